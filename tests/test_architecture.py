@@ -32,9 +32,9 @@ MAX_FUNCTION_LINES = 60
 LONG_FILES: dict[str, str] = {}  # path: the reason why it may be longer
 
 PUBLIC_NAMES = {
-    "Bias", "CausalSelfAttention", "CrossAttention", "Gradients", "Mask", "MultiHeadAttentionWrapper", "Result",
-    "SelfAttention", "attention_scores", "biases", "dot_product_attention", "init", "jvp", "masks", "register_kernel",
-    "vjp", "which_kernel",
+    "Bias", "CausalSelfAttention", "Choice", "CrossAttention", "Gradients", "Kernel", "Mask",
+    "MultiHeadAttentionWrapper", "Result", "SelfAttention", "attention_scores", "biases", "dot_product_attention",
+    "dropout", "init", "jvp", "masks", "merge", "register_kernel", "variants", "vjp", "which_kernel",
 }  # fmt: skip
 
 

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+import attention_core
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("attention_core", "attention_np", "attention_jax", "conformance")
 
@@ -110,7 +112,8 @@ def test_the_extras_of_the_readmes_commands_bring_no_torch() -> None:
     assert every == set(extras) - {"all"}
 
 
-def test_changelog_and_package_agree_on_the_version() -> None:
+def test_one_version_everywhere() -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    assert attention_core.__version__ == version
     changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     assert "\n## [Unreleased]\n" in changelog or f"\n## [{version}]" in changelog
