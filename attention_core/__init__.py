@@ -1,0 +1,40 @@
+"""What attention is: written once against the Python Array API, for the arrays of any library.
+
+The shape legend is that of :class:`Sizes`; the conventions are in ``docs/conventions.md``.
+"""
+
+from . import biases, masks, variants
+from .attention import attention_scores, dot_product_attention, jvp, vjp, which_kernel
+from .biases import Bias
+from .dropout import dropout
+from .kernels import Choice, Kernel, register_kernel
+from .masks import Mask
+from .problem import Gradients, Result
+from .softmax import merge
+from .variants import CausalSelfAttention, CrossAttention, MultiHeadAttentionWrapper, SelfAttention
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Bias",
+    "CausalSelfAttention",
+    "Choice",
+    "CrossAttention",
+    "Gradients",
+    "Kernel",
+    "Mask",
+    "MultiHeadAttentionWrapper",
+    "Result",
+    "SelfAttention",
+    "attention_scores",
+    "biases",
+    "dot_product_attention",
+    "dropout",
+    "jvp",
+    "masks",
+    "merge",
+    "register_kernel",
+    "variants",
+    "vjp",
+    "which_kernel",
+]

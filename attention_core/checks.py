@@ -1,0 +1,139 @@
+"""All errors of a wrong call: each names the argument, the rule, and what came, before any work is done."""
+
+from __future__ import annotations
+
+import math
+from numbers import Integral, Real
+from types import ModuleType
+from typing import Any
+
+from .arrays import Array, broadcast_shapes, is_real_floating
+from .sizes import Sizes
+
+__all__ = [
+    "check_dtypes",
+    "check_layout",
+    "check_positions",
+    "check_scale",
+    "check_sinks",
+    "check_softcap",
+    "fits",
+    "measure",
+]
+
+
+def check_layout(layout: Any) -> None:
+    """``layout`` is one of two words; it is never guessed from sizes."""
+    if layout not in ("BHLD", "BLHD"):
+        raise ValueError(f'`layout` must be "BHLD" or "BLHD"; got {layout!r}')
+
+
+def check_dtypes(xp: ModuleType, **arrays: Array) -> None:
+    """Real floating-point arrays only, and float16 never beside bfloat16, which have no common 16-bit dtype."""
+    names: dict[str, str] = {}
+    for name, x in arrays.items():
+        if not is_real_floating(xp, x.dtype):
+            raise TypeError(
+                f"`{name}` has dtype {x.dtype}; attention needs float16, bfloat16, float32 or float64: cast it explicitly"
+            )
+        names[str(x.dtype).rpartition(".")[2]] = name
+    if "float16" in names and "bfloat16" in names:
+        raise TypeError(
+            f"`{names['float16']}` is float16 but `{names['bfloat16']}` is bfloat16: neither holds the other, cast one"
+        )
+
+
+def measure(query: Array, key: Array, value: Array) -> Sizes:
+    """Return the sizes of query, key and value in layout ``(..., H, L, D)``, or raise ``ValueError``."""
+    *q_batch, heads, queries, depth = query.shape
+    *k_batch, kv_heads, keys, key_depth = key.shape
+    *v_batch, value_heads, values, value_depth = value.shape
+    if key_depth != depth:
+        raise ValueError(f"`key` has depth {key_depth}, but `query` has depth {depth}: they must be equal")
+    if values != keys:
+        raise ValueError(f"`value` has length {values}, but `key` has length {keys}: they must be equal")
+    if value_heads != kv_heads:
+        raise ValueError(f"`value` has {value_heads} heads, but `key` has {kv_heads}: they must be equal")
+    if heads % kv_heads if kv_heads else heads:
+        raise ValueError(f"`key` has {kv_heads} heads, which does not divide the {heads} heads of `query`")
+    if q_batch == k_batch == v_batch:
+        batch = tuple(q_batch)
+    else:
+        batch = _common_batch(tuple(q_batch), tuple(k_batch), tuple(v_batch))
+    return Sizes(batch, heads, kv_heads, queries, keys, depth, value_depth)
+
+
+def _common_batch(*batches: tuple[int, ...]) -> tuple[int, ...]:
+    try:
+        return broadcast_shapes(*batches)
+    except ValueError:
+        named = ", ".join(f"`{n}` {b}" for n, b in zip(("query", "key", "value"), batches, strict=True))
+        raise ValueError(f"the batch axes of query, key and value must broadcast together; got {named}") from None
+
+
+def check_axes(query: Array, key: Array, value: Array) -> None:
+    """All three are plain ``(L, D)``, or all three have a head axis."""
+    arrays = {"query": query, "key": key, "value": value}
+    for name, x in arrays.items():
+        if x.ndim < 2:
+            raise ValueError(f"`{name}` must have at least the axes (L, D); got shape {tuple(x.shape)}")
+    plain = [name for name, x in arrays.items() if x.ndim == 2]
+    if plain and len(plain) < 3:
+        shapes = ", ".join(f"`{name}` {tuple(x.shape)}" for name, x in arrays.items())
+        raise ValueError(f"query, key and value must all be plain (L, D) or all have a head axis; got {shapes}")
+
+
+def check_scale(scale: Any, depth: int) -> float:
+    """Return the factor of the scores as a Python float: ``1/sqrt(D)`` by default, 1 where ``D = 0``."""
+    if scale is None:
+        return 1.0 / math.sqrt(depth) if depth else 1.0
+    if type(scale) is float and math.isfinite(scale):
+        return scale
+    return _finite("scale", scale, "an array scale belongs into `query`: pass query * scale, and scale=1.0")
+
+
+def check_softcap(softcap: Any) -> float | None:
+    """Return the cap as a Python float, or ``None`` for no cap; 0 is not "off" but an error."""
+    if softcap is None:
+        return None
+    softcap = _finite("softcap", softcap, "None means no cap")
+    if softcap <= 0:
+        raise ValueError(f"`softcap` must be positive, and None means no cap; got {softcap}")
+    return softcap
+
+
+def _finite(name: str, value: Any, hint: str) -> float:
+    if not isinstance(value, Real) or isinstance(value, bool):
+        raise TypeError(f"`{name}` must be a Python number; got a {type(value).__qualname__} ({hint})")
+    if not math.isfinite(value):
+        raise ValueError(f"`{name}` must be finite; got {value}")
+    return float(value)
+
+
+def check_sinks(xp: ModuleType, sinks: Array, sizes: Sizes) -> None:
+    """One logit a query head."""
+    if not is_real_floating(xp, sinks.dtype):
+        raise TypeError(f"`sinks` has dtype {sinks.dtype}; it must be real floating-point, a logit a query head")
+    if tuple(sinks.shape) != (sizes.heads,):
+        raise ValueError(f"`sinks` has shape {tuple(sinks.shape)}; it must be (Hq,) = ({sizes.heads},)")
+
+
+def check_positions(name: str, positions: Any, batch: tuple[int, ...], length: int) -> Any:
+    """Return positions as a Python integer (the first of them) or an integer array ``(..., L)``."""
+    if isinstance(positions, Integral) and not isinstance(positions, bool):
+        return int(positions)
+    if "int" not in str(getattr(positions, "dtype", "")):
+        got = f"an array of {positions.dtype}" if hasattr(positions, "dtype") else f"a {type(positions).__qualname__}"
+        raise TypeError(f"`{name}` must be an integer or an integer array (..., L); got {got}")
+    shape = tuple(positions.shape)
+    if shape and (shape[-1] != length or not fits(shape, (*batch, length))):
+        raise ValueError(f"`{name}` has shape {shape}, which does not broadcast to (..., L) = {(*batch, length)}")
+    return positions
+
+
+def fits(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
+    """Say whether ``shape`` broadcasts to exactly ``target``."""
+    try:
+        return broadcast_shapes(shape, target) == target
+    except ValueError:
+        return False

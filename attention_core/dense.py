@@ -1,0 +1,147 @@
+"""The dense definition of attention: what every kernel is held against.
+
+Each stage is a line of the formula, on arrays of shape ``(..., Hq, Lq, Lk)``. Pairs that may not attend contribute
+exactly nothing, forward and backward, whatever stands in query, key or value there. A product with 0 does not give that
+(``0 * NaN`` is NaN), so what is not finite is taken out of every product and its effect put back for the pairs that see it.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Literal, TypeAlias, get_args
+
+from .arrays import Array, known_finite, matmul, scalar_like, transpose
+from .problem import Problem, Result
+from .softmax import masked_softmax
+
+__all__ = [
+    "STAGES",
+    "Stage",
+    "dense_attention",
+    "drop",
+    "group_rows",
+    "over_keys",
+    "over_queries",
+    "scores",
+    "ungroup_rows",
+    "visible_pairs",
+]
+
+Stage: TypeAlias = Literal["scaled", "capped", "biased", "masked"]
+STAGES: tuple[Stage, ...] = get_args(Stage)
+
+
+def dense_attention(problem: Problem, *, weights: bool = True) -> Result:
+    """Attention by its definition, one stage after the other."""
+    xp, p = problem.xp, problem
+    visible = visible_pairs(p)
+    sinks = None if p.sinks is None else xp.astype(p.sinks, p.dtype)
+    probabilities, lse = masked_softmax(xp, scores(p, "masked", visible), sinks)
+    out = over_keys(p, drop(p, probabilities), visible, xp.astype(p.value, p.dtype))
+    return Result(xp.astype(out, p.out_dtype), lse, probabilities if weights else None)
+
+
+def visible_pairs(problem: Problem) -> Array | None:
+    """Return booleans that broadcast to ``(..., Hq, Lq, Lk)``, or ``None`` where every pair is visible."""
+    p = problem
+    visible = None if p.mask is None else p.mask.visible(p.pairs())
+    if p.bias is None or not p.bias.may_mask():
+        return visible
+    unmasked = p.bias.values(p.pairs(), p.dtype) != -p.xp.inf
+    return unmasked if visible is None else visible & unmasked
+
+
+def scores(problem: Problem, stage: Stage, visible: Array | None) -> Array:
+    """Return the scores ``(..., Hq, Lq, Lk)`` after ``stage``, in the compute dtype."""
+    xp, p = problem.xp, problem
+    s = p.scale * _products(p, visible)
+    if stage == "scaled":
+        return s
+    if p.softcap is not None:  # before bias and mask, or a capped -inf would come back as -softcap
+        s = p.softcap * xp.tanh(s / p.softcap)
+    if stage == "capped":
+        return s
+    if p.bias is not None:
+        s = s + p.bias.values(p.pairs(), p.dtype)
+    if stage == "biased" or visible is None:
+        return s
+    return xp.where(visible, s, scalar_like(xp, -xp.inf, s))
+
+
+def _products(problem: Problem, visible: Array | None) -> Array:
+    """Return ``query @ key^T``, grouped heads without a copy of the keys."""
+    xp, p = problem.xp, problem
+    query, key = xp.astype(p.query, p.dtype), xp.astype(p.key, p.dtype)
+    if visible is None or (known_finite(xp, query) and known_finite(xp, key)):
+        return ungroup_rows(p, matmul(xp, group_rows(p, query), transpose(xp, key)))
+    products = ungroup_rows(p, matmul(xp, group_rows(p, _finite(xp, query)), transpose(xp, _finite(xp, key))))
+    poisoned = group_rows(p, _poison(xp, query)) + transpose(xp, _poison(xp, key))
+    return products + ungroup_rows(p, poisoned)
+
+
+def _finite(xp: ModuleType, x: Array) -> Array:
+    return xp.where(xp.isfinite(x), x, scalar_like(xp, 0.0, x))
+
+
+def _poison(xp: ModuleType, x: Array) -> Array:
+    """NaN for each row of ``x`` that holds NaN or an infinity, else 0: ``(..., L, 1)``."""
+    sound = xp.all(xp.isfinite(x), axis=-1, keepdims=True)
+    return xp.where(sound, scalar_like(xp, 0.0, x), scalar_like(xp, xp.nan, x))
+
+
+def drop(problem: Problem, weights: Array) -> Array:
+    """Apply inverted dropout to weights, or to their cotangents: its own transpose."""
+    xp, p = problem.xp, problem
+    if p.dropout is None or p.dropout.rate == 0:
+        return weights
+    kept = p.dropout.kept(p.pairs())
+    return xp.where(kept, weights / (1.0 - p.dropout.rate), scalar_like(xp, 0.0, weights))
+
+
+def over_keys(problem: Problem, weights: Array, visible: Array | None, x: Array) -> Array:
+    """Sum ``weights (..., Hq, Lq, Lk)`` times ``x (..., Hkv, Lk, C)`` over the visible keys: ``(..., Hq, Lq, C)``."""
+    xp, p = problem.xp, problem
+    seen = _where_needed(p, visible, x)
+    return ungroup_rows(p, _visible_product(xp, group_rows(p, weights), seen, x))
+
+
+def over_queries(problem: Problem, weights: Array, visible: Array | None, x: Array) -> Array:
+    """Sum ``weights (..., Hq, Lq, Lk)`` times ``x (..., Hq, Lq, C)`` over the queries that see a key: ``(..., Hkv, Lk, C)``."""
+    xp, p = problem.xp, problem
+    seen = _where_needed(p, visible, x)
+    seen = None if seen is None else transpose(xp, seen)
+    return _visible_product(xp, transpose(xp, group_rows(p, weights)), seen, group_rows(p, x))
+
+
+def _where_needed(problem: Problem, visible: Array | None, x: Array) -> Array | None:
+    """Return the visible pairs, grouped as the weights are, or ``None`` where an ordinary product does."""
+    xp, p = problem.xp, problem
+    if visible is None or known_finite(xp, x):
+        return None
+    return group_rows(p, xp.broadcast_to(visible, p.sizes.scores))
+
+
+def _visible_product(xp: ModuleType, weights: Array, seen: Array | None, x: Array) -> Array:
+    if seen is None:
+        return matmul(xp, weights, x)
+    product = matmul(xp, weights, _finite(xp, x))
+    seen, nan = xp.astype(seen, x.dtype), xp.isnan(x)
+    up = matmul(xp, seen, xp.astype(nan | (x == xp.inf), x.dtype)) > 0
+    down = matmul(xp, seen, xp.astype(nan | (x == -xp.inf), x.dtype)) > 0
+    zero, inf = scalar_like(xp, 0.0, x), scalar_like(xp, xp.inf, x)
+    return product + (xp.where(up, inf, zero) - xp.where(down, inf, zero))  # both: inf - inf = NaN
+
+
+def group_rows(problem: Problem, x: Array) -> Array:
+    """Stack the rows of the query heads that share a key/value head: ``(..., Hkv, G * Lq, C)``, usually a view."""
+    sizes = problem.sizes
+    if sizes.group == 1:
+        return x
+    return problem.xp.reshape(x, (*x.shape[:-3], sizes.kv_heads, sizes.group * sizes.queries, x.shape[-1]))
+
+
+def ungroup_rows(problem: Problem, x: Array) -> Array:
+    sizes = problem.sizes
+    if sizes.group == 1:
+        return x
+    return problem.xp.reshape(x, (*x.shape[:-3], sizes.heads, sizes.queries, x.shape[-1]))

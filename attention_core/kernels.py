@@ -1,0 +1,114 @@
+"""Which code computes a call: the dense definition, or a kernel that a backend registered for its arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from .arrays import Array, library_name
+from .dense import dense_attention
+from .gradient import dense_vjp
+from .problem import Gradients, Problem, Result
+
+__all__ = ["Choice", "Kernel", "choose", "default_namespace", "register_kernel"]
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A way to compute attention.
+
+    ``forward(problem, weights=...)`` returns the out and lse of a checked problem, heads first, and its weights if they
+    are asked for. ``backward(problem, result, out_cotangent, lse_cotangent)`` returns the gradients. ``lacks(problem,
+    weights)`` names what this kernel cannot do of a call, or returns ``None``; ``suits(problem)`` says whether
+    ``impl="auto"`` should take it.
+    """
+
+    name: str
+    forward: Callable[..., Result]
+    backward: Callable[[Problem, Result, Array, Array | None], Gradients]
+    lacks: Callable[[Problem, bool], str | None]
+    suits: Callable[[Problem], bool]
+
+
+class Choice(NamedTuple):
+    """What a call takes, and why not the others.
+
+    >>> import numpy as np
+    >>> from attention_np import which_kernel
+    >>> x = np.eye(3)
+    >>> which_kernel(x, x, x, impl="dense").impl
+    'dense'
+    """
+
+    impl: str
+    reason: str
+    refused: dict[str, str]
+
+
+def _dense_forward(problem: Problem, *, weights: bool = False) -> Result:
+    return dense_attention(problem, weights=weights)
+
+
+def _dense_backward(problem: Problem, result: Result, out_cotangent: Array, lse_cotangent: Array | None) -> Gradients:
+    return dense_vjp(problem, out_cotangent, lse_cotangent)
+
+
+DENSE = Kernel("dense", _dense_forward, _dense_backward, lambda problem, weights: None, lambda problem: True)
+
+_TABLE: dict[str, tuple[ModuleType, dict[str, Kernel]]] = {}  # library -> its namespace, its kernels by impl
+
+
+def register_kernel(xp: ModuleType, *kernels: Kernel) -> None:
+    """Offer kernels for the arrays of ``xp``, the first to suit a call being the one that ``impl="auto"`` takes.
+
+    A backend calls this when it is imported; a kernel of the same name is replaced, also ``"dense"``.
+
+    >>> import numpy as np
+    >>> from attention_core import kernels
+    >>> kernels.register_kernel(np, kernels.DENSE)
+    """
+    _, known = _TABLE.get(library_name(xp), (xp, {}))
+    _TABLE[library_name(xp)] = (
+        xp,
+        {**{k.name: k for k in kernels}, **{n: k for n, k in known.items() if n not in {k.name for k in kernels}}},
+    )
+
+
+def default_namespace() -> ModuleType:
+    """Return the namespace of the backend that was imported first."""
+    for xp, _ in _TABLE.values():
+        return xp
+    raise ValueError("no array library to compute with: import attention_np or attention_jax, or pass `xp`")
+
+
+def choose(problem: Problem, impl: Any, weights: bool) -> tuple[Kernel, Choice]:
+    """Return the kernel for a call; a named one is used or refused, never swapped."""
+    offered = _offered(problem.xp)
+    if impl == "auto":
+        return _best(problem, offered, weights)
+    known = {"auto", "dense"}.union(*(kernels for _, kernels in _TABLE.values()))
+    if not isinstance(impl, str) or impl not in known:
+        raise ValueError(f"`impl` must be one of {', '.join(sorted(known))}; got {impl!r}")
+    if impl not in offered:
+        raise NotImplementedError(f'`impl="{impl}"` does not compute arrays of {library_name(problem.xp)}')
+    lack = offered[impl].lacks(problem, weights)
+    if lack is not None:
+        raise NotImplementedError(f'`impl="{impl}"` cannot do this call: {lack}')
+    return offered[impl], Choice(impl, "named by the caller", {})
+
+
+def _offered(xp: ModuleType) -> dict[str, Kernel]:
+    _, kernels = _TABLE.get(library_name(xp), (xp, {}))
+    return kernels if "dense" in kernels else {**kernels, "dense": DENSE}
+
+
+def _best(problem: Problem, offered: dict[str, Kernel], weights: bool) -> tuple[Kernel, Choice]:
+    refused: dict[str, str] = {}
+    for name, kernel in offered.items():
+        lack = kernel.lacks(problem, weights)
+        if lack is None and kernel.suits(problem):
+            return kernel, Choice(name, "the first that suits the call", refused)
+        refused[name] = lack or "not faster for these sizes"
+    return offered["dense"], Choice("dense", "the definition", refused)

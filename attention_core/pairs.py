@@ -1,0 +1,169 @@
+"""The query-key pairs that a mask or a bias is asked about: all of a call, or one tile of it.
+
+Masks and biases see nothing else of a call, so that a tile of them costs only a tile.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from types import ModuleType
+from typing import Any
+
+from .arrays import Array, as_array, default_int, is_traced, known_int
+
+__all__ = ["Pairs", "Span"]
+
+Span = tuple[int, int]
+"""A half-open range of indices ``(start, stop)``."""
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """Pairs ``(batch, head, query, key)`` as index arrays that broadcast to ``(..., Hq, Lq, Lk)``.
+
+    ``heads``, ``queries`` and ``keys`` are the tile's half-open index ranges; ``item`` picks one batch item, ``None``
+    means all of ``batch_shape``. Positions are those of the whole call: an integer ``n`` stands for ``n, n + 1, ...``,
+    an integer array ``(..., L)`` for itself.
+    """
+
+    xp: ModuleType
+    batch_shape: tuple[int, ...]
+    heads: Span
+    queries: Span
+    keys: Span
+    query_positions: int | Array = 0
+    key_positions: int | Array = 0
+    item: tuple[int, ...] | None = None
+    device: Any = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape that everything here broadcasts to."""
+        spans = (self.heads, self.queries, self.keys)
+        batch = self.batch_shape if self.item is None else ()
+        return (*batch, *(stop - start for start, stop in spans))
+
+    def tile(self, queries: Span, keys: Span, heads: Span | None = None, item: tuple[int, ...] | None = None) -> Pairs:
+        """Return the pairs of a smaller tile, its ranges counted in the whole call."""
+        return replace(self, queries=queries, keys=keys, heads=heads or self.heads, item=item or self.item)
+
+    # The four index arrays of the formula
+
+    @property
+    def batch(self) -> Array:
+        """The row-major number of each batch item, ``(..., 1, 1, 1)``."""
+        count = 1
+        for size in self.batch_shape:
+            count *= size
+        numbers = self.xp.reshape(self._arange((0, count)), self.batch_shape)
+        return self.per_item(numbers)
+
+    @property
+    def head(self) -> Array:
+        """The query head, ``(Hq, 1, 1)``."""
+        return self._arange(self.heads)[:, None, None]
+
+    @property
+    def query_index(self) -> Array:
+        """The row of the query in the call, ``(Lq, 1)``."""
+        return self._arange(self.queries)[:, None]
+
+    @property
+    def key_index(self) -> Array:
+        """The row of the key in the call, ``(1, Lk)``."""
+        return self._arange(self.keys)[None, :]
+
+    @property
+    def query_position(self) -> Array:
+        """The position of each query, ``(..., 1, Lq, 1)`` or ``(Lq, 1)``."""
+        if _is_start(self.query_positions):
+            return self._arange(self.queries, self.query_positions)[:, None]
+        return self.per_query(self.query_positions)
+
+    @property
+    def key_position(self) -> Array:
+        """The position of each key, ``(..., 1, 1, Lk)`` or ``(1, Lk)``."""
+        if _is_start(self.key_positions):
+            return self._arange(self.keys, self.key_positions)[None, :]
+        return self.per_key(self.key_positions)
+
+    # Tiles of a caller's arrays
+
+    def per_item(self, x: Array | int) -> Array | int:
+        """Shape a value per batch item, ``(...)``, to ``(..., 1, 1, 1)``."""
+        if isinstance(x, int):
+            return x
+        return self._pick_item(as_array(self.xp, x), trailing=0)[..., None, None, None]
+
+    def per_query(self, x: Array) -> Array:
+        """Shape a value per query, ``(..., Lq)``, to ``(..., 1, Lq, 1)``."""
+        start, stop = self.queries
+        return self._pick_item(as_array(self.xp, x), trailing=1)[..., None, start:stop, None]
+
+    def per_key(self, x: Array) -> Array:
+        """Shape a value per key, ``(..., Lk)``, to ``(..., 1, 1, Lk)``."""
+        start, stop = self.keys
+        return self._pick_item(as_array(self.xp, x), trailing=1)[..., None, None, start:stop]
+
+    def per_head(self, x: Array) -> Array:
+        """Shape a value per query head, ``(Hq,)``, to ``(Hq, 1, 1)``."""
+        start, stop = self.heads
+        return as_array(self.xp, x)[start:stop, None, None]
+
+    def per_pair(self, x: Array) -> Array:
+        """Cut this tile from an array that broadcasts to ``(..., Hq, Lq, Lk)``; axes of size 1 stay."""
+        x = self._pick_item(as_array(self.xp, x), trailing=3)
+        spans = (self.heads, self.queries, self.keys)[-x.ndim :] if x.ndim else ()
+        cuts = [
+            slice(None) if size == 1 else slice(start, stop)
+            for size, (start, stop) in zip(x.shape[-3:], spans, strict=True)
+        ]
+        return x[(..., *cuts)] if cuts else x
+
+    # What is known of the positions without looking at traced values
+
+    def query_range(self) -> Span | None:
+        """Smallest and largest query position of the tile, or ``None`` if not known."""
+        return self._range(self.query_positions, self.queries, self.per_query)
+
+    def key_range(self) -> Span | None:
+        """Smallest and largest key position of the tile, or ``None`` if not known."""
+        return self._range(self.key_positions, self.keys, self.per_key)
+
+    def _range(self, positions: Any, span: Span, cut: Any) -> Span | None:
+        if span[0] >= span[1]:
+            return None
+        if isinstance(positions, int):
+            return positions + span[0], positions + span[1] - 1
+        return value_range(self.xp, cut(positions)) if positions.ndim else None
+
+    def _arange(self, span: Span, start: int | Array = 0) -> Array:
+        indices = self.xp.arange(*span, device=self.device)
+        return indices if isinstance(start, int) and start == 0 else indices + as_index(self.xp, start)
+
+    def _pick_item(self, x: Array, trailing: int) -> Array:
+        if self.item is None or x.ndim <= trailing:
+            return x
+        batch_axes = x.ndim - trailing
+        index = self.item[len(self.item) - batch_axes :]
+        return x[tuple(0 if size == 1 else i for i, size in zip(index, x.shape[:batch_axes], strict=True))]
+
+
+def _is_start(positions: int | Array) -> bool:
+    return isinstance(positions, int) or positions.ndim == 0
+
+
+def as_index(xp: ModuleType, x: Array | int) -> Array | int:
+    """Return integers in the default signed dtype, in which differences do not wrap as they would in uint32 or int8."""
+    if isinstance(x, int):
+        return x
+    x, dtype = as_array(xp, x), default_int(xp)
+    return x if x.dtype == dtype else xp.astype(x, dtype)
+
+
+def value_range(xp: ModuleType, x: Array) -> Span | None:
+    """Smallest and largest value of an integer array, or ``None`` where it is traced or empty."""
+    if is_traced(x) or 0 in x.shape:
+        return None
+    low, high = known_int(xp.min(x)), known_int(xp.max(x))
+    return None if low is None or high is None else (low, high)

@@ -1,0 +1,196 @@
+"""One call of attention, checked and settled: the single argument that a kernel takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from numbers import Integral
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from . import biases, checks
+from .arrays import Array, array_namespace, as_array, compute_dtype, device_of
+from .biases import Bias
+from .dropout import Dropout
+from .layout import from_heads_first, heads_first
+from .masks import Mask, dense
+from .masks.rules import LowerRight
+from .pairs import Pairs
+from .sizes import Sizes
+
+__all__ = ["Gradients", "Problem", "Result", "make_problem"]
+
+
+class Result(NamedTuple):
+    """What attention gives: ``None`` stands where something was not asked for.
+
+    ``out (..., Hq, Lq, Dv)`` in the inputs' dtype; ``lse (..., Hq, Lq)``, the natural logarithm of the softmax's
+    denominator, and ``weights (..., Hq, Lq, Lk)``, before dropout, in the compute dtype.
+
+    >>> import numpy as np
+    >>> from attention_np import dot_product_attention
+    >>> x = np.eye(2)
+    >>> result = dot_product_attention(x, x, x, scale=0.0, return_lse=True)
+    >>> result.lse.round(4)  # log 2
+    array([0.6931, 0.6931])
+    """
+
+    out: Array
+    lse: Array | None = None
+    weights: Array | None = None
+
+
+class Gradients(NamedTuple):
+    """Cotangents of the differentiable arguments, each of its argument's shape and dtype.
+
+    ``bias`` is an array where the bias was one, a bias value that holds cotangents where it was a bias value; ``bias``
+    and ``sinks`` are ``None`` where the call had none.
+
+    >>> import numpy as np
+    >>> from attention_np import vjp
+    >>> x = np.eye(2)
+    >>> result, pullback = vjp(x, x, x)
+    >>> pullback(np.ones((2, 2))).value
+    array([[1., 1.],
+           [1., 1.]])
+    """
+
+    query: Array
+    key: Array
+    value: Array
+    bias: Any = None
+    sinks: Array | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """A checked call. Arrays are ``(..., H, L, D)`` views of the caller's, of the caller's dtypes; nothing is copied."""
+
+    xp: ModuleType
+    sizes: Sizes
+    query: Array
+    key: Array
+    value: Array
+    mask: Mask | None
+    bias: Bias | None
+    scale: float
+    softcap: float | None
+    sinks: Array | None
+    dropout: Dropout | None
+    query_positions: int | Array
+    key_positions: int | Array
+    dtype: Any
+    out_dtype: Any
+    layout: str
+    plain: bool
+
+    def pairs(self) -> Pairs:
+        """All query-key pairs of the call; a kernel takes tiles of it."""
+        sizes = self.sizes
+        spans = ((0, sizes.heads), (0, sizes.queries), (0, sizes.keys))
+        positions = (self.query_positions, self.key_positions)
+        return Pairs(self.xp, sizes.batch, *spans, *positions, device=device_of(self.xp, self.query))
+
+    def restore(self, result: Result) -> Result:
+        """Bring a kernel's ``(..., H, L, D)`` result to the caller's layout."""
+        out, lse, weights = result
+        out = from_heads_first(self.xp, out, self.layout, self.plain)
+        if self.plain:
+            lse, weights = (None if x is None else x[0, ...] for x in (lse, weights))
+        return Result(out, lse, weights)
+
+
+def make_problem(
+    query: Array,
+    key: Array,
+    value: Array,
+    *,
+    mask: Any = None,
+    bias: Any = None,
+    scale: Any = None,
+    softcap: Any = None,
+    sinks: Any = None,
+    dropout: Any = None,
+    query_positions: Any = 0,
+    key_positions: Any = 0,
+    layout: str = "BHLD",
+) -> Problem:
+    """Check a call and settle its shapes, dtypes and positions; raise before any work if it is wrong."""
+    checks.check_layout(layout)
+    mask, bias, dropout = _as_mask(mask), _as_bias(bias), _as_dropout(dropout)
+    xp = array_namespace(*_all_arrays(query, key, value, mask, bias, sinks, dropout, query_positions, key_positions))
+    query, key, value = (as_array(xp, x) for x in (query, key, value))
+    checks.check_dtypes(xp, query=query, key=key, value=value)
+    checks.check_axes(query, key, value)
+    plain = query.ndim == 2
+    query, key, value = (heads_first(xp, x, layout) for x in (query, key, value))
+    sizes = checks.measure(query, key, value)
+    if sinks is not None:
+        sinks = as_array(xp, sinks)
+        checks.check_sinks(xp, sinks, sizes)
+    positions = settle_positions(mask, query_positions, key_positions, sizes)
+    if mask is not None:
+        mask.check(sizes)
+    if bias is not None:
+        bias.check(xp, sizes)
+    if dropout is not None:
+        dropout.check(sizes)
+    return Problem(
+        xp=xp,
+        sizes=sizes,
+        query=query,
+        key=key,
+        value=value,
+        mask=mask,
+        bias=bias,
+        scale=checks.check_scale(scale, sizes.depth),
+        softcap=checks.check_softcap(softcap),
+        sinks=sinks,
+        dropout=dropout,
+        query_positions=positions[0],
+        key_positions=positions[1],
+        dtype=compute_dtype(xp, query.dtype, key.dtype, value.dtype),
+        out_dtype=xp.result_type(query.dtype, key.dtype, value.dtype),
+        layout=layout,
+        plain=plain,
+    )
+
+
+def _all_arrays(
+    query: Array, key: Array, value: Array, mask: Any, bias: Any, sinks: Any, dropout: Any, *positions: Any
+) -> Iterator[tuple[str, Any]]:
+    yield from (("query", query), ("key", key), ("value", value))
+    for name, value_object in (("mask", mask), ("bias", bias), ("dropout", dropout)):
+        if value_object is not None:
+            yield from ((name, x) for x in value_object.arrays())
+    if sinks is not None:
+        yield "sinks", sinks
+    for name, x in zip(("query_positions", "key_positions"), positions, strict=True):
+        if hasattr(x, "ndim") and not isinstance(x, Integral):
+            yield name, x
+
+
+def _as_mask(mask: Any) -> Mask | None:
+    return mask if mask is None or isinstance(mask, Mask) else dense(mask)
+
+
+def _as_bias(bias: Any) -> Bias | None:
+    return bias if bias is None or isinstance(bias, Bias) else biases.dense(bias)
+
+
+def _as_dropout(dropout: Any) -> Dropout | None:
+    if dropout is None or isinstance(dropout, Dropout):
+        return dropout
+    raise TypeError(f"`dropout` must be a value made by dropout(...), or None; got a {type(dropout).__qualname__}")
+
+
+def settle_positions(mask: Any, query_positions: Any, key_positions: Any, sizes: Sizes) -> tuple[Any, Any]:
+    """Return the call's positions; ``causal_lower_right()`` anywhere in the mask sets those of the queries."""
+    queries = checks.check_positions("query_positions", query_positions, sizes.batch, sizes.queries)
+    keys = checks.check_positions("key_positions", key_positions, sizes.batch, sizes.keys)
+    if not isinstance(mask, Mask) or not any(isinstance(part, LowerRight) for part in mask.parts()):
+        return queries, keys
+    for name, given in (("query_positions", queries), ("key_positions", keys)):
+        if not isinstance(given, int) or given != 0:
+            raise ValueError(f"`{name}` was given, but causal_lower_right() sets the positions itself: use causal()")
+    return sizes.keys - sizes.queries, 0

@@ -1,0 +1,99 @@
+"""The base of masks and biases: frozen dataclasses whose fields are Python values (static) or arrays (data)."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from numbers import Integral
+from typing import Any
+
+__all__ = ["Value", "integer_or_array"]
+
+
+class Value:
+    """A frozen dataclass that compares, hashes and prints by its fields, and knows which of them hold arrays.
+
+    Python values are compared by value and make up the hash; arrays are compared by identity, and a value that holds
+    one is not hashable, since what it holds may change.
+    """
+
+    def is_static(self) -> bool:
+        """Say whether no field holds an array, so that equal values mean equal pairs for ever."""
+        return not self.data_names()
+
+    def data_names(self) -> tuple[str, ...]:
+        """Names of the fields that hold arrays, or other values that do."""
+        return tuple(f.name for f in fields(self) if not _static(getattr(self, f.name)))  # type: ignore[arg-type]  # subclasses are dataclasses
+
+    def arrays(self) -> tuple[Any, ...]:
+        """All arrays within, in the order of the fields."""
+        return tuple(x for name in self.data_names() for x in _arrays_in(getattr(self, name)))
+
+    def _fields(self) -> tuple[Any, ...]:
+        return tuple(getattr(self, f.name) for f in fields(self))  # type: ignore[arg-type]  # subclasses are dataclasses
+
+    def __eq__(self, other: object) -> bool:
+        if type(self) is not type(other):
+            return NotImplemented
+        assert isinstance(other, Value)
+        return all(map(_same, self._fields(), other._fields()))
+
+    def __hash__(self) -> int:
+        if not self.is_static():
+            raise TypeError(
+                f"{self!r} holds arrays and is not hashable: under jax.jit pass it as an ordinary argument, not a static one"
+            )
+        return hash((type(self), self._fields()))
+
+    def __repr__(self) -> str:
+        return f"{self._call()}({', '.join(map(_show, self._fields()))})"
+
+    def _call(self) -> str:
+        return type(self).__name__
+
+
+def _static(x: Any) -> bool:
+    if isinstance(x, tuple):
+        return all(map(_static, x))
+    if isinstance(x, Value):
+        return x.is_static()
+    return x is None or isinstance(x, (bool, int, float, str)) or (callable(x) and not hasattr(x, "shape"))
+
+
+def _arrays_in(x: Any) -> tuple[Any, ...]:
+    if isinstance(x, tuple):
+        return tuple(a for part in x for a in _arrays_in(part))
+    if isinstance(x, Value):
+        return x.arrays()
+    return () if _static(x) else (x,)
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, tuple) and isinstance(b, tuple):
+        return len(a) == len(b) and all(map(_same, a, b))
+    return a is b or (_static(a) and _static(b) and type(a) is type(b) and bool(a == b)) or _equal_values(a, b)
+
+
+def _equal_values(a: Any, b: Any) -> bool:
+    return isinstance(a, Value) and isinstance(b, Value) and a == b
+
+
+def _show(x: Any) -> str:
+    if isinstance(x, tuple):
+        return f"({', '.join(map(_show, x))}{',' if len(x) == 1 else ''})"
+    if callable(x) and not hasattr(x, "shape"):
+        return getattr(x, "__qualname__", repr(x))
+    return f"<{x.dtype} {tuple(x.shape)}>" if hasattr(x, "shape") and hasattr(x, "dtype") else repr(x)
+
+
+def integer_or_array(name: str, x: Any) -> Any:
+    """Return a Python ``int`` or an integer array of any library; ``TypeError`` for anything else."""
+    if isinstance(x, Integral) and not isinstance(x, bool):
+        return int(x)
+    dtype = str(getattr(x, "dtype", ""))
+    if "int" not in dtype:
+        raise TypeError(f"`{name}` must be an integer or an integer array; got {_kind(x)}")
+    return x
+
+
+def _kind(x: Any) -> str:
+    return f"an array of {x.dtype}" if hasattr(x, "dtype") else f"{x!r}" if x is None else f"a {type(x).__qualname__}"

@@ -1,0 +1,17 @@
+"""Attention layers, one file a variant: frozen dataclasses of arrays, for the arrays of any library."""
+
+from .causal_self_attention import CausalSelfAttention
+from .cross_attention import CrossAttention
+from .layer import Layer, Parameter, Uniform
+from .multi_head import MultiHeadAttentionWrapper
+from .self_attention import SelfAttention
+
+__all__ = [
+    "CausalSelfAttention",
+    "CrossAttention",
+    "Layer",
+    "MultiHeadAttentionWrapper",
+    "Parameter",
+    "SelfAttention",
+    "Uniform",
+]

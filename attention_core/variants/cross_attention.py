@@ -1,0 +1,66 @@
+"""Cross-attention: queries from one sequence, keys and values from another (Vaswani et al. 2017)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from ..arrays import Array
+from .layer import Layer, Parameter
+from .projected import Projections, attend, attend_steps, attend_vjp, check_weights, one_head, weight_parameters
+
+__all__ = ["CrossAttention"]
+
+
+@dataclass(frozen=True, eq=False)
+class CrossAttention(Layer):
+    """``softmax(x_1 W_query (x_2 W_key)^T / sqrt(d_out_kq)) x_2 W_value``: ``(..., L_1, d_out_v)``.
+
+    ``x_1 (..., L_1, d_in)`` asks, ``x_2 (..., L_2, d_in)`` answers; their lengths may differ.
+
+    >>> import numpy as np
+    >>> import attention_np as attention
+    >>> layer = attention.init(attention.CrossAttention, np.random.default_rng(0), d_in=3, d_out_kq=2, d_out_v=4)
+    >>> layer(np.ones((6, 3)), np.ones((8, 3))).shape
+    (6, 4)
+    """
+
+    W_query: Array
+    W_key: Array
+    W_value: Array
+
+    size_names: ClassVar[tuple[str, ...]] = ("d_in", "d_out_kq", "d_out_v")
+
+    @classmethod
+    def parameters(cls, **sizes: int) -> dict[str, Parameter]:
+        return weight_parameters("", **cls.check_sizes(sizes))
+
+    @classmethod
+    def from_state_dict(cls, weights: Mapping[str, Array]) -> Self:
+        check_weights(weights)
+        return cls(**weights)
+
+    def state_dict(self) -> dict[str, Array]:
+        return {"W_query": self.W_query, "W_key": self.W_key, "W_value": self.W_value}
+
+    def __call__(self, x_1: Array, x_2: Array) -> Array:
+        """Return the context vectors ``(..., L_1, d_out_v)``."""
+        return attend(self._stacked(), None, {"x_1": x_1, "x_2": x_2})
+
+    def steps(self, x_1: Array, x_2: Array) -> dict[str, Array]:
+        """Return queries, keys, values, attn_scores, scaled_scores, attn_weights and context_vec by name."""
+        return one_head(attend_steps(self._stacked(), None, {"x_1": x_1, "x_2": x_2}))
+
+    def vjp(self, x_1: Array, x_2: Array) -> tuple[Array, Callable[[Array], tuple[Array, Array, Any]]]:
+        """Return the context vectors and their pullback: cotangent to those of ``x_1``, ``x_2`` and the layer."""
+        out, pullback = attend_vjp(self._stacked(), None, {"x_1": x_1, "x_2": x_2})
+
+        def to_inputs(cotangent: Array) -> tuple[Array, Array, Any]:
+            dx_1, dx_2, weights = pullback(cotangent)
+            return dx_1, dx_2, type(self)(*(weight[0, :, :] for weight in weights))
+
+        return out, to_inputs
+
+    def _stacked(self) -> Projections:
+        return Projections(*(weight[None, :, :] for weight in (self.W_query, self.W_key, self.W_value)))

@@ -1,0 +1,81 @@
+"""What every layer is: a frozen dataclass of arrays, drawn by laws, loaded from and saved to a mapping of names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from ..arrays import Array, array_namespace
+from ..checks import check_dtypes
+
+__all__ = ["Layer", "Parameter", "Uniform", "check_inputs"]
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """The uniform law on ``[low, high)``."""
+
+    low: float = 0.0
+    high: float = 1.0
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """Shape and law of one parameter of a layer."""
+
+    shape: tuple[int, ...]
+    law: Uniform = Uniform()
+
+
+class Layer:
+    """A frozen dataclass of arrays that is called with arrays.
+
+    Layers do not learn or remember by themselves: a backend's ``init`` draws one, ``from_state_dict`` loads one, and
+    under JAX a layer is a pytree, so that gradients and optimisers see its arrays.
+    """
+
+    size_names: ClassVar[tuple[str, ...]]
+
+    @classmethod
+    def parameters(cls, **sizes: int) -> dict[str, Parameter]:
+        """Return shape and law of each parameter, by the names of ``state_dict``, in the order of drawing."""
+        raise NotImplementedError(f"{cls.__qualname__} must define parameters(**sizes)")
+
+    @classmethod
+    def from_state_dict(cls, weights: Mapping[str, Array]) -> Self:
+        """Make the layer of named weights; a missing, unexpected or misshapen one is a ``ValueError``."""
+        raise NotImplementedError(f"{cls.__qualname__} must define from_state_dict(weights)")
+
+    def state_dict(self) -> dict[str, Array]:
+        """Return the weights by name."""
+        raise NotImplementedError(f"{type(self).__qualname__} must define state_dict()")
+
+    @classmethod
+    def check_sizes(cls, sizes: Mapping[str, Any]) -> dict[str, int]:
+        """Return the sizes, or raise for a missing, unknown or impossible one."""
+        for name in sizes:
+            if name not in cls.size_names:
+                raise TypeError(f"{cls.__qualname__} has no size `{name}`; its sizes are {', '.join(cls.size_names)}")
+        for name in cls.size_names:
+            if name not in sizes:
+                raise TypeError(
+                    f"{cls.__qualname__} needs the size `{name}`; its sizes are {', '.join(cls.size_names)}"
+                )
+            if not isinstance(sizes[name], int) or isinstance(sizes[name], bool):
+                raise TypeError(f"`{name}` must be a Python integer; got a {type(sizes[name]).__qualname__}")
+            if sizes[name] < 1:
+                raise ValueError(f"`{name}` must be at least 1; got {sizes[name]}")
+        return dict(sizes)
+
+
+def check_inputs(depth: int, weights: Mapping[str, Array], inputs: Mapping[str, Array]) -> Any:
+    """Return the namespace of a layer's inputs and weights, or raise for inputs that are not ``(..., L, d_in)``."""
+    xp = array_namespace(*inputs.items(), *weights.items())
+    check_dtypes(xp, **inputs, **weights)
+    for name, x in inputs.items():
+        if x.ndim < 2:
+            raise ValueError(f"`{name}` must have at least the axes (L, d_in); got shape {tuple(x.shape)}")
+        if x.shape[-1] != depth:
+            raise ValueError(f"`{name}` has depth {x.shape[-1]}, but the layer has d_in = {depth}: they must be equal")
+    return xp

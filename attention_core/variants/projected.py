@@ -1,0 +1,149 @@
+"""What the article's four variants share: three projections, attention, and heads side by side on the last axis.
+
+Weights are stacked by head, ``(H, d_in, d)``; a single head is ``H = 1``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, NamedTuple, TypeAlias
+
+from ..arrays import Array, matmul, sum_to_shape, transpose
+from ..attention import attention_scores, dot_product_attention
+from ..attention import vjp as attention_vjp
+from ..masks import Mask
+from .layer import Parameter, check_inputs
+
+__all__ = ["Projections", "attend", "attend_steps", "attend_vjp", "check_weights", "one_head", "weight_parameters"]
+
+NAMES = ("W_query", "W_key", "W_value")
+
+
+Inputs: TypeAlias = Mapping[str, Array]
+"""The inputs by the caller's names: one sequence, or the one that asks and the one that answers."""
+
+
+class Projections(NamedTuple):
+    """The three weights, ``(H, d_in, d_out_kq)`` twice and ``(H, d_in, d_out_v)``."""
+
+    W_query: Array
+    W_key: Array
+    W_value: Array
+
+
+def weight_parameters(prefix: str = "", *, d_in: int, d_out_kq: int, d_out_v: int) -> dict[str, Parameter]:
+    """Shapes of one head's weights; the article draws all of them uniformly from [0, 1)."""
+    depths = zip(NAMES, (d_out_kq, d_out_kq, d_out_v), strict=True)
+    return {prefix + name: Parameter((d_in, depth)) for name, depth in depths}
+
+
+def check_weights(weights: Mapping[str, Array], prefixes: tuple[str, ...] = ("",)) -> None:
+    """Raise ``ValueError`` for a name that is missing, not expected, or of a shape that does not fit the others."""
+    expected = [prefix + name for prefix in prefixes for name in NAMES]
+    missing, unexpected = [n for n in expected if n not in weights], [n for n in weights if n not in expected]
+    if missing or unexpected:
+        raise ValueError(f"`weights` must hold {', '.join(expected)}; missing: {missing}, not expected: {unexpected}")
+    d_in, d_out_kq = _matrix_shape(expected[0], weights[expected[0]])
+    _, d_out_v = _matrix_shape(expected[2], weights[expected[2]])
+    for prefix in prefixes:
+        for name, depth in zip(NAMES, (d_out_kq, d_out_kq, d_out_v), strict=True):
+            if _matrix_shape(prefix + name, weights[prefix + name]) != (d_in, depth):
+                shape = tuple(weights[prefix + name].shape)
+                raise ValueError(
+                    f"`{prefix}{name}` has shape {shape}; beside the other weights it must be {(d_in, depth)}"
+                )
+
+
+def _matrix_shape(name: str, x: Array) -> tuple[int, int]:
+    if x.ndim != 2:
+        raise ValueError(f"`{name}` must be a matrix (d_in, d_out); got shape {tuple(x.shape)}")
+    return int(x.shape[0]), int(x.shape[1])
+
+
+def attend(weights: Projections, mask: Mask | None, inputs: Inputs) -> Array:
+    """Return the context vectors ``(..., L_1, H * d_out_v)``."""
+    xp, (queries, keys, values) = _project(weights, inputs)
+    return _side_by_side(xp, dot_product_attention(queries, keys, values, mask=mask))
+
+
+def attend_steps(weights: Projections, mask: Mask | None, inputs: Inputs) -> dict[str, Array]:
+    """Return every intermediate of the article by its name, with a head axis: ``(..., H, L, d)``."""
+    xp, (queries, keys, values) = _project(weights, inputs)
+    result = dot_product_attention(queries, keys, values, mask=mask, return_weights=True)
+    return {
+        "queries": queries,
+        "keys": keys,
+        "values": values,
+        "attn_scores": attention_scores(queries, keys, scale=1.0, stage="scaled"),
+        "scaled_scores": attention_scores(queries, keys, stage="scaled"),
+        "attn_weights": result.weights,
+        "context_vec": _side_by_side(xp, result.out),
+    }
+
+
+def one_head(steps: dict[str, Array]) -> dict[str, Array]:
+    """Drop the head axis of the steps of a single head."""
+    return {name: x if name == "context_vec" else x[..., 0, :, :] for name, x in steps.items()}
+
+
+@dataclass(frozen=True, eq=False)
+class _Pullback:
+    """From the cotangent of the context vectors to those of the inputs and of the weights."""
+
+    xp: ModuleType
+    weights: Projections
+    inputs: tuple[Array, Array]
+    heads: int
+    pullback: Callable[..., Any]
+
+    def __call__(self, cotangent: Array) -> tuple[Array, Array, Projections]:
+        xp, weights = self.xp, self.weights
+        split = xp.reshape(cotangent, (*cotangent.shape[:-1], self.heads, cotangent.shape[-1] // self.heads))
+        queries, keys, values, *_ = self.pullback(xp.moveaxis(split, -2, -3))
+        x_1, x_2 = self.inputs
+        dx_1 = _input_cotangent(xp, queries, weights.W_query)
+        dx_2 = _input_cotangent(xp, keys, weights.W_key) + _input_cotangent(xp, values, weights.W_value)
+        rows = ((x_1, queries, weights.W_query), (x_2, keys, weights.W_key), (x_2, values, weights.W_value))
+        return dx_1, dx_2, Projections(*(_weight_cotangent(xp, *row) for row in rows))
+
+
+def attend_vjp(weights: Projections, mask: Mask | None, inputs: Inputs) -> tuple[Array, _Pullback]:
+    """Return the context vectors and the pullback to ``(x_1, x_2, weights)``."""
+    xp, projected = _project(weights, inputs)
+    result, pullback = attention_vjp(*projected, mask=mask)
+    heads = weights.W_query.shape[0]
+    return _side_by_side(xp, result.out), _Pullback(xp, weights, _both(inputs), heads, pullback)
+
+
+def _project(weights: Projections, inputs: Inputs) -> tuple[ModuleType, list[Array]]:
+    xp = check_inputs(weights.W_query.shape[-2], weights._asdict(), inputs)
+    x_1, x_2 = _both(inputs)
+    rows = ((x_1, weights.W_query), (x_2, weights.W_key), (x_2, weights.W_value))
+    return xp, [_product(xp, x[..., None, :, :], weight) for x, weight in rows]
+
+
+def _both(inputs: Inputs) -> tuple[Array, Array]:
+    first, *_, last = (*inputs.values(), *inputs.values())
+    return first, last
+
+
+def _product(xp: ModuleType, x: Array, weight: Array) -> Array:
+    dtype = xp.result_type(x.dtype, weight.dtype)
+    return matmul(xp, xp.astype(x, dtype), xp.astype(weight, dtype))
+
+
+def _side_by_side(xp: ModuleType, out: Array) -> Array:
+    """Concatenate heads on the last axis: ``(..., H, L, d)`` to ``(..., L, H * d)``."""
+    *batch, heads, length, depth = out.shape
+    return xp.reshape(xp.moveaxis(out, -3, -2), (*batch, length, heads * depth))
+
+
+def _input_cotangent(xp: ModuleType, cotangent: Array, weight: Array) -> Array:
+    return xp.sum(_product(xp, cotangent, transpose(xp, weight)), axis=-3)
+
+
+def _weight_cotangent(xp: ModuleType, x: Array, cotangent: Array, weight: Array) -> Array:
+    products = _product(xp, transpose(xp, x[..., None, :, :]), cotangent)
+    return xp.astype(sum_to_shape(xp, products, tuple(weight.shape)), weight.dtype)

@@ -1,0 +1,72 @@
+"""Scaled dot-product self-attention with three projections (Vaswani et al. 2017), one head."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from ..arrays import Array
+from ..masks import Mask
+from .layer import Layer, Parameter
+from .projected import Projections, attend, attend_steps, attend_vjp, check_weights, one_head, weight_parameters
+
+__all__ = ["SelfAttention"]
+
+
+@dataclass(frozen=True, eq=False)
+class SelfAttention(Layer):
+    """``softmax(x W_query (x W_key)^T / sqrt(d_out_kq)) x W_value``, for ``x (..., L, d_in)``: ``(..., L, d_out_v)``.
+
+    ``W_query`` and ``W_key`` are ``(d_in, d_out_kq)``, ``W_value`` is ``(d_in, d_out_v)``, ``d_out_v`` free.
+
+    >>> import numpy as np
+    >>> import attention_np as attention
+    >>> layer = attention.init(attention.SelfAttention, np.random.default_rng(0), d_in=3, d_out_kq=2, d_out_v=4)
+    >>> layer(np.ones((5, 3))).shape
+    (5, 4)
+    """
+
+    W_query: Array
+    W_key: Array
+    W_value: Array
+
+    size_names: ClassVar[tuple[str, ...]] = ("d_in", "d_out_kq", "d_out_v")
+    mask: ClassVar[Mask | None] = None
+
+    @classmethod
+    def parameters(cls, **sizes: int) -> dict[str, Parameter]:
+        return weight_parameters("", **cls.check_sizes(sizes))
+
+    @classmethod
+    def from_state_dict(cls, weights: Mapping[str, Array]) -> Self:
+        check_weights(weights)
+        return cls(**weights)
+
+    def state_dict(self) -> dict[str, Array]:
+        return {"W_query": self.W_query, "W_key": self.W_key, "W_value": self.W_value}
+
+    def __call__(self, x: Array) -> Array:
+        """Return the context vectors ``(..., L, d_out_v)`` of ``x (..., L, d_in)``."""
+        return attend(self._stacked(), self.mask, {"x": x})
+
+    def steps(self, x: Array) -> dict[str, Array]:
+        """Return queries, keys, values, attn_scores, scaled_scores, attn_weights and context_vec by name."""
+        return one_head(attend_steps(self._stacked(), self.mask, {"x": x}))
+
+    def vjp(self, x: Array) -> tuple[Array, Callable[[Array], tuple[Array, Any]]]:
+        """Return the context vectors and their pullback: cotangent to the cotangents of ``x`` and of the layer."""
+        out, pullback = attend_vjp(self._stacked(), self.mask, {"x": x})
+
+        def to_inputs(cotangent: Array) -> tuple[Array, Any]:
+            dx_1, dx_2, weights = pullback(cotangent)
+            return dx_1 + dx_2, self._of(weights)
+
+        return out, to_inputs
+
+    def _stacked(self) -> Projections:
+        return Projections(*(weight[None, :, :] for weight in (self.W_query, self.W_key, self.W_value)))
+
+    @classmethod
+    def _of(cls, weights: Projections) -> Self:
+        return cls(*(weight[0, :, :] for weight in weights))

@@ -1,0 +1,30 @@
+"""Draw a layer's weights with NumPy."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from attention_core.variants import Layer
+
+__all__ = ["init"]
+
+L = TypeVar("L", bound=Layer)
+
+
+def init(layer: type[L], rng: np.random.Generator, *, dtype: DTypeLike = np.float32, **sizes: int) -> L:
+    """Draw a layer of the given sizes: each weight by its own law, in the order of ``state_dict``.
+
+    >>> import numpy as np
+    >>> from attention_np import SelfAttention, init
+    >>> init(SelfAttention, np.random.default_rng(0), d_in=3, d_out_kq=2, d_out_v=4).W_value.shape
+    (3, 4)
+    """
+    if not isinstance(rng, np.random.Generator):
+        raise TypeError(f"`rng` must be a numpy.random.Generator; got a {type(rng).__qualname__}")
+    weights = {
+        name: rng.uniform(p.law.low, p.law.high, p.shape).astype(dtype) for name, p in layer.parameters(**sizes).items()
+    }
+    return layer.from_state_dict(weights)
