@@ -1,7 +1,7 @@
 """Whose arrays are these, in which dtype is computed, and the few functions that the Array API standard lacks.
 
-Nothing here imports an array library: NumPy 2, JAX (its tracers too) and array-api-strict name their namespace themselves,
-and ``array_api_compat`` is imported only for those that do not (torch, CuPy, dask).
+Nothing here imports an array library: NumPy 2, JAX (its tracers too) and array-api-strict name their namespace
+themselves, and ``array_api_compat`` is imported only for those that do not (torch, CuPy, dask).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _describe(x: Any) -> str:
 def array_namespace(*named: tuple[str, Any]) -> ModuleType:
     """Return the one namespace of ``(name, array)`` pairs.
 
-    NumPy arrays may stand beside JAX tracers, as constants of the traced function; any other mixture is a ``TypeError``.
+    NumPy arrays may stand beside JAX tracers, as constants of the traced function; any other mixture: ``TypeError``.
     """
     first, namespace = named[0][0], _namespace_of(*named[0])
     for name, x in named[1:]:
@@ -149,7 +149,7 @@ def transpose(xp: ModuleType, x: Array) -> Array:
 
 
 def scalar_like(xp: ModuleType, value: float, like: Array) -> Array:
-    """Return a 0-d array of ``like``'s dtype and device; a bare Python number would widen 16-bit arrays in some libraries."""
+    """Return a 0-d array of ``like``'s dtype and device; a bare number would widen 16-bit arrays in some libraries."""
     return xp.asarray(value, dtype=like.dtype, device=device_of(xp, like))
 
 
@@ -195,6 +195,7 @@ def jvp_of(xp: ModuleType, fn: Callable[..., Array], params: tuple[Any, ...], ta
 def _differentiator(xp: ModuleType, name: str) -> Any:
     if library_name(xp) != "jax":
         raise NotImplementedError(
-            f"{library_name(xp)} does not differentiate a caller's function: give the rule its own vjp, biases.rule(fn, ..., vjp=...)"
+            f"{library_name(xp)} does not differentiate a caller's function: "
+            "give the rule its own vjp, biases.rule(fn, ..., vjp=...)"
         )
     return getattr(sys.modules["jax"], name)

@@ -80,17 +80,18 @@ def dot_product_attention(
         dropout: a value of :func:`dropout`.
         query_positions: an integer ``n`` for ``n, n + 1, ...`` or integers ``(..., Lq)``; masks and biases read them.
         key_positions: the same for keys, ``(..., Lk)``.
-        layout: ``"BHLD"``, or ``"BLHD"`` for arrays ``(..., L, H, D)``; mask, bias, weights and lse are the same in both.
+        layout: ``"BHLD"``, or ``"BLHD"`` for arrays ``(..., L, H, D)``; mask, bias, weights, lse are the same in both.
         impl: ``"auto"``, ``"dense"``, or a kernel that a backend registered: used, or refused with a reason.
         return_lse: return a :class:`Result` with ``lse``.
         return_weights: return a :class:`Result` with ``weights``, those before dropout.
 
     Returns:
         ``out (..., Hq, Lq, Dv)`` in ``result_type(query, key, value)``; or ``Result(out, lse, weights)``, where lse
-        ``(..., Hq, Lq)`` and weights ``(..., Hq, Lq, Lk)`` have the compute dtype, ``result_type(query, key, value, float32)``.
+        ``(..., Hq, Lq)`` and weights ``(..., Hq, Lq, Lk)`` have the compute dtype,
+        ``result_type(query, key, value, float32)``.
 
-    A query that sees no key gives ``out = 0``, weights 0, gradients 0 and ``lse = -inf`` (its sink, with one). Pairs that
-    are masked contribute exactly nothing, also where NaN or an infinity stands in key or value.
+    A query that sees no key gives ``out = 0``, weights 0, gradients 0 and ``lse = -inf`` (its sink, with one). Masked
+    pairs contribute exactly nothing, also where NaN or an infinity stands in key or value.
 
     Raises:
         ValueError: a shape, value or combination that does not fit.
@@ -128,8 +129,8 @@ def dot_product_attention(
 def attention_scores(query: Array, key: Array, *, stage: Stage = "masked", **call: Unpack[ScoresCall]) -> Array:
     """The scores ``(..., Hq, Lq, Lk)`` after a stage of the formula, in the compute dtype.
 
-    ``stage`` is ``"scaled"``, ``"capped"``, ``"biased"`` or ``"masked"`` (the last, where masked pairs are ``-inf``); the
-    other arguments are those of :func:`dot_product_attention`.
+    ``stage`` is ``"scaled"``, ``"capped"``, ``"biased"`` or ``"masked"`` (the last, where masked pairs are ``-inf``);
+    the other arguments are those of :func:`dot_product_attention`.
 
     >>> import numpy as np
     >>> from attention_np import attention_scores, masks
@@ -201,7 +202,7 @@ def vjp(
 def jvp(query: Array, key: Array, value: Array, tangents: Tangents, **call: Unpack[Call]) -> tuple[Result, Result]:
     """Attention and its directional derivative, in closed form, on any Array API library.
 
-    ``tangents`` is a :class:`Gradients` of arrays like query, key, value, bias and sinks, ``None`` for what does not move.
+    ``tangents`` is a :class:`Gradients` of arrays like query, key, value, bias and sinks, ``None`` for what stays.
     Returns ``Result(out, lse)`` and the ``Result`` of their tangents. A row that sees no key has tangents of 0.
 
     >>> import numpy as np

@@ -36,7 +36,7 @@ class Bias(Value):
         raise NotImplementedError(f"{type(self).__qualname__} must define values(pairs, dtype)")
 
     def vjp(self, pairs: Pairs, cotangent: Array) -> Bias:
-        """Return this bias with its arrays replaced by their cotangents, for a cotangent of the values of these pairs."""
+        """Return this bias with its arrays replaced by their cotangents, for a cotangent of these pairs' values."""
         raise NotImplementedError(f"{type(self).__qualname__} must define vjp(pairs, cotangent)")
 
     def jvp(self, pairs: Pairs, tangent: Bias, dtype: Any) -> Array:
@@ -108,7 +108,8 @@ class Dense(Bias):
             )
         if not fits(tuple(self.array.shape), sizes.scores):
             raise ValueError(
-                f"`bias` has shape {tuple(self.array.shape)}, which does not broadcast to (..., Hq, Lq, Lk) = {sizes.scores}"
+                f"`bias` has shape {tuple(self.array.shape)}, "
+                f"which does not broadcast to (..., Hq, Lq, Lk) = {sizes.scores}"
             )
 
     def _call(self) -> str:
@@ -305,7 +306,7 @@ def alibi_slopes(heads: int) -> tuple[float, ...]:
 
 
 def relative(table: Array, *, bidirectional: bool = True, max_distance: int = 128) -> Bias:
-    """``table[bucket(key_position - query_position), h]``: T5's bias (Raffel et al. 2020); ``table`` is ``(buckets, Hq)``.
+    """``table[bucket(key_position - query_position), h]``: T5's bias (Raffel et al. 2020), ``table (buckets, Hq)``.
 
     Half of the buckets (a quarter a side where bidirectional) hold one distance each, the others grow as its logarithm
     up to ``max_distance``. ``bidirectional=False`` is for decoders: keys after the query share bucket 0.

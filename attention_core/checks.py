@@ -34,7 +34,8 @@ def check_dtypes(xp: ModuleType, **arrays: Array) -> None:
     for name, x in arrays.items():
         if not is_real_floating(xp, x.dtype):
             raise TypeError(
-                f"`{name}` has dtype {x.dtype}; attention needs float16, bfloat16, float32 or float64: cast it explicitly"
+                f"`{name}` has dtype {x.dtype}; attention needs float16, bfloat16, float32 or float64: "
+                "cast it explicitly"
             )
         names[str(x.dtype).rpartition(".")[2]] = name
     if "float16" in names and "bfloat16" in names:

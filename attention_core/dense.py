@@ -2,7 +2,8 @@
 
 Each stage is a line of the formula, on arrays of shape ``(..., Hq, Lq, Lk)``. Pairs that may not attend contribute
 exactly nothing, forward and backward, whatever stands in query, key or value there. A product with 0 does not give that
-(``0 * NaN`` is NaN), so what is not finite is taken out of every product and its effect put back for the pairs that see it.
+(``0 * NaN`` is NaN), so what is not finite is taken out of every product and its effect put back for the pairs that see
+it.
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ def over_keys(problem: Problem, weights: Array, visible: Array | None, x: Array)
 
 
 def over_queries(problem: Problem, weights: Array, visible: Array | None, x: Array) -> Array:
-    """Sum ``weights (..., Hq, Lq, Lk)`` times ``x (..., Hq, Lq, C)`` over the queries that see a key: ``(..., Hkv, Lk, C)``."""
+    """Sum ``weights (..., Hq, Lq, Lk)`` times ``x (..., Hq, Lq, C)`` over the queries: ``(..., Hkv, Lk, C)``."""
     xp, p = problem.xp, problem
     seen = _where_needed(p, visible, x)
     seen = None if seen is None else transpose(xp, seen)
@@ -141,6 +142,7 @@ def group_rows(problem: Problem, x: Array) -> Array:
 
 
 def ungroup_rows(problem: Problem, x: Array) -> Array:
+    """Undo :func:`group_rows`: ``(..., Hq, Lq, C)``."""
     sizes = problem.sizes
     if sizes.group == 1:
         return x

@@ -30,7 +30,8 @@ class Dropout(Value):
         """Raise if this does not fit a call of these sizes."""
         if not fits(tuple(self.keep.shape), sizes.scores):
             raise ValueError(
-                f"`keep` has shape {tuple(self.keep.shape)}, which does not broadcast to (..., Hq, Lq, Lk) = {sizes.scores}"
+                f"`keep` has shape {tuple(self.keep.shape)}, "
+                f"which does not broadcast to (..., Hq, Lq, Lk) = {sizes.scores}"
             )
 
     def _call(self) -> str:
@@ -38,7 +39,7 @@ class Dropout(Value):
 
 
 def dropout(rate: float, *, keep: Array) -> Dropout:
-    """Drop the weights where the boolean array ``keep (..., Hq, Lq, Lk)`` is ``False``, and divide the others by ``1 - rate``.
+    """Drop the weights where booleans ``keep (..., Hq, Lq, Lk)`` are ``False``, and divide the others by ``1 - rate``.
 
     The weights and lse that a call returns are those before dropout.
 

@@ -7,7 +7,8 @@ With cotangents ``dout`` and ``dlse``, and ``p_sink = exp(sink - lse)``::
     ds_ij   = p_ij (dp_ij + dlse_i - delta_i)    dbias_ij = ds_ij
     du_ij   = scale ds_ij (1 - tanh^2)           dq_i     = sum_j du_ij k_j,   dk_j = sum_i du_ij q_i
 
-A weight of 0 passes nothing on, whatever it is multiplied by: so masked pairs and empty rows have gradients of exactly 0.
+A weight of 0 passes nothing on, whatever it is multiplied by: so masked pairs and empty rows have gradients of
+exactly 0.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The two layouts: ``"BHLD"`` is ``(..., H, L, D)``, ``"BLHD"`` is ``(..., L, H, D)``. Inside, everything is the first."""
+"""The two layouts: ``"BHLD"`` is ``(..., H, L, D)``, ``"BLHD"`` is ``(..., L, H, D)``. Inside, all is the first."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class Gradients(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """A checked call. Arrays are ``(..., H, L, D)`` views of the caller's, of the caller's dtypes; nothing is copied."""
+    """A checked call. Arrays are ``(..., H, L, D)`` views of the caller's, of their dtypes; nothing is copied."""
 
     xp: ModuleType
     sizes: Sizes

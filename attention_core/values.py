@@ -40,7 +40,8 @@ class Value:
     def __hash__(self) -> int:
         if not self.is_static():
             raise TypeError(
-                f"{self!r} holds arrays and is not hashable: under jax.jit pass it as an ordinary argument, not a static one"
+                f"{self!r} holds arrays and is not hashable: "
+                "under jax.jit pass it as an ordinary argument, not a static one"
             )
         return hash((type(self), self._fields()))
 

@@ -20,8 +20,8 @@ class Mask(Value):
     """Which query-key pairs may attend: ``True`` = visible.
 
     Made by the functions of ``masks`` and composed by ``&`` (both), ``|`` (either) and ``~`` (not); a boolean array may
-    stand on either side. A mask of Python values alone is hashable and may be a static argument of ``jax.jit``; one that
-    holds arrays is a pytree and goes in as an ordinary argument.
+    stand on either side. A mask of Python values alone is hashable and may be a static argument of ``jax.jit``; one
+    that holds arrays is a pytree and goes in as an ordinary argument.
 
     >>> from attention_np import masks
     >>> masks.sliding_window(2, 0) | masks.global_tokens(1)

@@ -84,13 +84,15 @@ class Drawing:
         colours = {Visibility.EMPTY: "#bbbbbb", Visibility.MIXED: "#e8a33d", Visibility.FULL: "#2f7d4f"}
         unit, keys = 10, len(self.rows[0]) if self.rows else 0
         squares = [
-            f'<rect x="{j * unit}" y="{i * unit}" width="{unit - 1}" height="{unit - 1}" fill="{"#33567d" if seen else "#eeeeee"}"/>'
+            f'<rect x="{j * unit}" y="{i * unit}" width="{unit - 1}" height="{unit - 1}" '
+            f'fill="{"#33567d" if seen else "#eeeeee"}"/>'
             for i, row in enumerate(self.rows)
             for j, seen in enumerate(row)
         ]
         side = self.tile * unit
         frames = [
-            f'<rect x="{j * side}" y="{i * side}" width="{side - 1}" height="{side - 1}" fill="none" stroke="{colours[kind]}"/>'
+            f'<rect x="{j * side}" y="{i * side}" width="{side - 1}" height="{side - 1}" fill="none" '
+            f'stroke="{colours[kind]}"/>'
             for i, row in enumerate(self.tiles)
             for j, kind in enumerate(row)
         ]

@@ -227,7 +227,8 @@ class Segments(Mask):
     def check(self, sizes: Sizes) -> None:
         if self.key_ids is None and sizes.queries != sizes.keys:
             raise ValueError(
-                f"segments needs `key_ids` where the number of queries, {sizes.queries}, is not that of keys, {sizes.keys}"
+                f"segments needs `key_ids` where the number of queries, {sizes.queries}, "
+                f"is not that of keys, {sizes.keys}"
             )
         _check_shape("query_ids", self.query_ids, (*sizes.batch, sizes.queries), "(..., Lq)", exact=1)
         if self.key_ids is not None:
@@ -366,9 +367,9 @@ def _limit(name: str, value: Any) -> int | Array:
 
 
 def key_lengths(lengths: int | Array) -> Mask:
-    """Only the first ``lengths`` keys exist: those at *index* ``>= lengths`` are invisible. A length per batch item, ``(...)``.
+    """Only the first ``lengths`` keys exist: those at *index* ``>= lengths`` are invisible.
 
-    Every integer is defined: one below 0 is as 0, one above ``Lk`` as ``Lk``.
+    A length per batch item, ``(...)``. Every integer is defined: one below 0 is as 0, one above ``Lk`` as ``Lk``.
 
     >>> import numpy as np
     >>> from attention_np import masks
@@ -411,7 +412,9 @@ def segments(query_ids: Array, key_ids: Array | None = None) -> Mask:
 
 
 def prefix(length: int | Array) -> Mask:
-    """Keys at position ``< length``, for every query; a prefix-LM is ``prefix(n) | causal()``. A length per batch item, ``(...)``.
+    """Keys at position ``< length``, for every query; a prefix-LM is ``prefix(n) | causal()``.
+
+    A length per batch item, ``(...)``.
 
     >>> from attention_np import masks
     >>> (masks.prefix(2) | masks.causal()).array(3, 3)[0].astype(int)
@@ -435,7 +438,7 @@ def chunked(size: int) -> Mask:
 
 
 def dilated(step: int) -> Mask:
-    """Positions whose distance is divisible by ``step`` (the strided pattern of sparse transformers, Child et al. 2019).
+    """Positions whose distance is divisible by ``step`` (the strided pattern of Child et al. 2019).
 
     >>> from attention_np import masks
     >>> masks.dilated(2).array(2, 5)[0].astype(int)

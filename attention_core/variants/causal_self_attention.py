@@ -32,9 +32,9 @@ class CausalSelfAttention(SelfAttention):
     def steps(self, x: Array) -> dict[str, Array]:
         """Return the steps of :class:`SelfAttention`, and the article's two ways to the causal weights.
 
-        The first way: ``full_weights`` without a mask, times the lower triangle ``mask_simple``, gives ``masked_simple``;
-        divided by its ``row_sums``, ``masked_simple_norm``. The second: ``masked``, the unscaled scores with ``-inf`` above
-        the diagonal, whose scaled softmax is ``attn_weights``.
+        The first way: ``full_weights`` without a mask, times the lower triangle ``mask_simple``, gives
+        ``masked_simple``; divided by its ``row_sums``, ``masked_simple_norm``. The second: ``masked``, the unscaled
+        scores with ``-inf`` above the diagonal, whose scaled softmax is ``attn_weights``.
         """
         steps = one_head(attend_steps(self._stacked(), self.mask, {"x": x}))
         xp = array_namespace(("x", x))

@@ -66,7 +66,7 @@ class MultiHeadAttentionWrapper(Layer):
         return attend(self._stacked(), None, {"x": x})
 
     def steps(self, x: Array) -> dict[str, Array]:
-        """Return queries, keys, values, attn_scores, scaled_scores, attn_weights ``(..., num_heads, L, ...)`` and context_vec."""
+        """Return the steps of :class:`SelfAttention`, ``(..., num_heads, L, ...)``; context_vec has no head axis."""
         return attend_steps(self._stacked(), None, {"x": x})
 
     def vjp(self, x: Array) -> tuple[Array, Callable[[Array], tuple[Array, Any]]]:
