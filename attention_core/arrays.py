@@ -16,6 +16,8 @@ __all__ = [
     "array_namespace",
     "as_array",
     "broadcast_shapes",
+    "cast",
+    "common_dtype",
     "compute_dtype",
     "default_int",
     "device_of",
@@ -98,6 +100,11 @@ def is_traced(x: Any) -> bool:
     return jax is not None and isinstance(x, jax.core.Tracer)
 
 
+def cast(xp: ModuleType, x: Array, dtype: Any) -> Array:
+    """Return ``x`` in ``dtype``: itself where it has it already."""
+    return x if x.dtype == dtype else xp.astype(x, dtype)
+
+
 def as_array(xp: ModuleType, x: Any) -> Array:
     """Return ``x`` as an array of ``xp``: NumPy constants inside a JAX trace are the one case where that changes it."""
     return xp.asarray(x) if not hasattr(x, "shape") or library_name(xp) == "jax" else x
@@ -120,9 +127,18 @@ def is_real_floating(xp: ModuleType, dtype: Any) -> bool:
     return "bfloat16" in str(dtype) or bool(xp.isdtype(dtype, "real floating"))
 
 
+def common_dtype(xp: ModuleType, *dtypes: Any) -> Any:
+    """Return ``result_type(*dtypes)``."""
+    first = dtypes[0]
+    if all(dtype == first for dtype in dtypes[1:]):
+        return first  # the usual case, without the library's slower promotion
+    return xp.result_type(*dtypes)
+
+
 def compute_dtype(xp: ModuleType, *dtypes: Any) -> Any:
     """Return ``result_type(*dtypes, float32)``: 16-bit inputs are computed in float32, float64 stays float64."""
-    return xp.result_type(*dtypes, xp.float32)
+    common = common_dtype(xp, *dtypes)
+    return common if common == xp.float32 or common == xp.float64 else xp.result_type(common, xp.float32)
 
 
 def known_int(x: Any) -> int | None:

@@ -120,10 +120,10 @@ def dot_product_attention(
         layout=layout,
     )
     kernel, _ = choose(problem, impl, return_weights)
-    result = problem.restore(kernel.forward(problem, weights=return_weights))
+    result = problem.restore(kernel.forward(problem, lse=return_lse, weights=return_weights))
     if not (return_lse or return_weights):
         return result.out
-    return Result(result.out, result.lse if return_lse else None, result.weights if return_weights else None)
+    return result
 
 
 def attention_scores(query: Array, key: Array, *, stage: Stage = "masked", **call: Unpack[ScoresCall]) -> Array:
@@ -185,7 +185,7 @@ def vjp(
     """
     problem = make_problem(query, key, value, **call)
     kernel, _ = choose(problem, impl, False)
-    result = kernel.forward(problem, weights=False)
+    result = kernel.forward(problem, lse=True, weights=False)
     restored = problem.restore(result)
 
     def pullback(out_cotangent: Array, lse_cotangent: Array | None = None) -> Gradients:
@@ -216,7 +216,7 @@ def jvp(query: Array, key: Array, value: Array, tangents: Tangents, **call: Unpa
     problem = make_problem(query, key, value, **call)
     settled = _settle_tangents(problem, tangents)
     kernel, _ = choose(problem, "dense", False)
-    result, moved = kernel.forward(problem, weights=False), dense_jvp(problem, settled)
+    result, moved = kernel.forward(problem, lse=True, weights=False), dense_jvp(problem, settled)
     return problem.restore(result), problem.restore(moved)
 
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Literal, TypeAlias, get_args
 
-from .arrays import Array, known_finite, matmul, scalar_like, transpose
+from .arrays import Array, cast, known_finite, matmul, scalar_like, transpose
 from .problem import Problem, Result
-from .softmax import masked_softmax
+from .softmax import Softmax, masked_softmax
 
 __all__ = [
     "STAGES",
@@ -32,14 +32,24 @@ Stage: TypeAlias = Literal["scaled", "capped", "biased", "masked"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
 
 
-def dense_attention(problem: Problem, *, weights: bool = True) -> Result:
+def dense_attention(problem: Problem, *, lse: bool = True, weights: bool = True) -> Result:
     """Attention by its definition, one stage after the other."""
     xp, p = problem.xp, problem
     visible = visible_pairs(p)
-    sinks = None if p.sinks is None else xp.astype(p.sinks, p.dtype)
-    probabilities, lse = masked_softmax(xp, scores(p, "masked", visible), sinks)
-    out = over_keys(p, drop(p, probabilities), visible, xp.astype(p.value, p.dtype))
-    return Result(xp.astype(out, p.out_dtype), lse, probabilities if weights else None)
+    softmax = softmax_of(p, visible)
+    out = over_keys(p, drop(p, softmax.weights), visible, cast(xp, p.value, p.dtype))
+    return Result(
+        out=cast(xp, out, p.out_dtype),
+        lse=softmax.lse() if lse else None,
+        weights=softmax.weights if weights else None,
+    )
+
+
+def softmax_of(problem: Problem, visible: Array | None) -> Softmax:
+    """Return the softmax of the masked scores."""
+    p = problem
+    sinks = None if p.sinks is None else cast(p.xp, p.sinks, p.dtype)
+    return masked_softmax(p.xp, scores(p, "masked", visible), sinks)
 
 
 def visible_pairs(problem: Problem) -> Array | None:
@@ -72,7 +82,7 @@ def scores(problem: Problem, stage: Stage, visible: Array | None) -> Array:
 def _products(problem: Problem, visible: Array | None) -> Array:
     """Return ``query @ key^T``, grouped heads without a copy of the keys."""
     xp, p = problem.xp, problem
-    query, key = xp.astype(p.query, p.dtype), xp.astype(p.key, p.dtype)
+    query, key = cast(xp, p.query, p.dtype), cast(xp, p.key, p.dtype)
     if visible is None or (known_finite(xp, query) and known_finite(xp, key)):
         return ungroup_rows(p, matmul(xp, group_rows(p, query), transpose(xp, key)))
     products = ungroup_rows(p, matmul(xp, group_rows(p, _finite(xp, query)), transpose(xp, _finite(xp, key))))

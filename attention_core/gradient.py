@@ -16,9 +16,8 @@ from __future__ import annotations
 from types import ModuleType
 
 from .arrays import Array, matmul, scalar_like, sum_to_shape, transpose
-from .dense import drop, group_rows, over_keys, over_queries, scores, ungroup_rows, visible_pairs
+from .dense import drop, group_rows, over_keys, over_queries, scores, softmax_of, ungroup_rows, visible_pairs
 from .problem import Gradients, Problem, Result
-from .softmax import masked_softmax
 
 __all__ = ["Tangents", "dense_jvp", "dense_vjp"]
 
@@ -30,7 +29,8 @@ def dense_vjp(problem: Problem, out_cotangent: Array, lse_cotangent: Array | Non
     """Return the gradients of a problem for cotangents of ``out`` and, or ``None``, of ``lse``, all heads first."""
     xp, p = problem.xp, problem
     visible = visible_pairs(p)
-    weights, lse = _weights(p, visible)
+    softmax = softmax_of(p, visible)
+    weights, lse = softmax.weights, softmax.lse()
     dout = xp.astype(out_cotangent, p.dtype)
     dp = drop(p, _pair_products(p, dout, xp.astype(p.value, p.dtype)))
     delta = xp.sum(_times(xp, weights, dp), axis=-1)
@@ -50,7 +50,8 @@ def dense_jvp(problem: Problem, tangents: Tangents) -> Result:
     """Return the tangents of ``out`` and ``lse`` for tangents of the arguments, all heads first."""
     xp, p = problem.xp, problem
     visible = visible_pairs(p)
-    weights, lse = _weights(p, visible)
+    softmax = softmax_of(p, visible)
+    weights, lse = softmax.weights, softmax.lse()
     ds = _score_tangents(p, visible, weights, tangents)
     dlse = xp.sum(_times(xp, weights, ds), axis=-1)
     if tangents.sinks is not None:
@@ -60,12 +61,6 @@ def dense_jvp(problem: Problem, tangents: Tangents) -> Result:
     if tangents.value is not None:
         dout = dout + over_keys(p, drop(p, weights), visible, xp.astype(tangents.value, p.dtype))
     return Result(xp.astype(dout, p.out_dtype), dlse)
-
-
-def _weights(problem: Problem, visible: Array | None) -> tuple[Array, Array]:
-    p = problem
-    sinks = None if p.sinks is None else p.xp.astype(p.sinks, p.dtype)
-    return masked_softmax(p.xp, scores(p, "masked", visible), sinks)
 
 
 def _score_tangents(problem: Problem, visible: Array | None, weights: Array, tangents: Tangents) -> Array:

@@ -19,8 +19,7 @@ __all__ = ["Choice", "Kernel", "choose", "default_namespace", "register_kernel"]
 class Kernel:
     """A way to compute attention.
 
-    ``forward(problem, weights=...)`` returns the out and lse of a checked problem, heads first, and its weights if they
-    are asked for. ``backward(problem, result, out_cotangent, lse_cotangent)`` returns the gradients. ``lacks(problem,
+    ``forward(problem, lse=..., weights=...)`` returns the out of a checked problem, heads first, and what else is asked for. ``backward(problem, result, out_cotangent, lse_cotangent)`` returns the gradients. ``lacks(problem,
     weights)`` names what this kernel cannot do of a call, or returns ``None``; ``suits(problem)`` says whether
     ``impl="auto"`` should take it.
     """
@@ -47,15 +46,11 @@ class Choice(NamedTuple):
     refused: dict[str, str]
 
 
-def _dense_forward(problem: Problem, *, weights: bool = False) -> Result:
-    return dense_attention(problem, weights=weights)
-
-
 def _dense_backward(problem: Problem, result: Result, out_cotangent: Array, lse_cotangent: Array | None) -> Gradients:
     return dense_vjp(problem, out_cotangent, lse_cotangent)
 
 
-DENSE = Kernel("dense", _dense_forward, _dense_backward, lambda problem, weights: None, lambda problem: True)
+DENSE = Kernel("dense", dense_attention, _dense_backward, lambda problem, weights: None, lambda problem: True)
 
 _TABLE: dict[str, tuple[ModuleType, dict[str, Kernel]]] = {}  # library -> its namespace, its kernels by impl
 

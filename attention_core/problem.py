@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from . import biases, checks
-from .arrays import Array, array_namespace, as_array, compute_dtype, device_of
+from .arrays import Array, array_namespace, as_array, common_dtype, compute_dtype, device_of, library_name
 from .biases import Bias
 from .dropout import Dropout
 from .layout import from_heads_first, heads_first
@@ -119,11 +119,13 @@ def make_problem(
     checks.check_layout(layout)
     mask, bias, dropout = _as_mask(mask), _as_bias(bias), _as_dropout(dropout)
     xp = array_namespace(*_all_arrays(query, key, value, mask, bias, sinks, dropout, query_positions, key_positions))
-    query, key, value = (as_array(xp, x) for x in (query, key, value))
+    if library_name(xp) == "jax":
+        query, key, value = (as_array(xp, x) for x in (query, key, value))
     checks.check_dtypes(xp, query=query, key=key, value=value)
     checks.check_axes(query, key, value)
     plain = query.ndim == 2
-    query, key, value = (heads_first(xp, x, layout) for x in (query, key, value))
+    if plain or layout != "BHLD":
+        query, key, value = (heads_first(xp, x, layout) for x in (query, key, value))
     sizes = checks.measure(query, key, value)
     if sinks is not None:
         sinks = as_array(xp, sinks)
@@ -150,7 +152,7 @@ def make_problem(
         query_positions=positions[0],
         key_positions=positions[1],
         dtype=compute_dtype(xp, query.dtype, key.dtype, value.dtype),
-        out_dtype=xp.result_type(query.dtype, key.dtype, value.dtype),
+        out_dtype=common_dtype(xp, query.dtype, key.dtype, value.dtype),
         layout=layout,
         plain=plain,
     )
@@ -166,7 +168,7 @@ def _all_arrays(
     if sinks is not None:
         yield "sinks", sinks
     for name, x in zip(("query_positions", "key_positions"), positions, strict=True):
-        if hasattr(x, "ndim") and not isinstance(x, Integral):
+        if type(x) is not int and hasattr(x, "ndim") and not isinstance(x, Integral):
             yield name, x
 
 

@@ -8,29 +8,42 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import ModuleType
+from typing import NamedTuple
 
 from .arrays import Array, array_namespace, scalar_like
 
-__all__ = ["masked_softmax", "merge"]
+__all__ = ["Softmax", "masked_softmax", "merge"]
 
 
-def masked_softmax(xp: ModuleType, scores: Array, sinks: Array | None) -> tuple[Array, Array]:
-    """Return weights and lse of scores ``(..., Hq, Lq, Lk)`` in which ``-inf`` stands for a masked pair.
+class Softmax(NamedTuple):
+    """``weights`` and what their lse is made of: ``shift`` and ``total``, of shape ``(..., Hq, Lq, 1)``."""
 
-    ``p_ij = exp(s_ij) / (exp(sink_h) + sum_j exp(s_ij))`` and ``lse_i = log(exp(sink_h) + sum_j exp(s_ij))``;
-    a row without visible keys has weights 0, and lse ``-inf`` or its sink.
+    xp: ModuleType
+    weights: Array
+    shift: Array
+    total: Array
+
+    def lse(self) -> Array:
+        """Return ``log(exp(sink_h) + sum_j exp(s_ij))``, ``(..., Hq, Lq)``; ``-inf`` where nothing is summed."""
+        xp = self.xp
+        empty = self.total == 0
+        lse = xp.where(empty, -xp.inf, self.shift + xp.log(xp.where(empty, 1.0, self.total)))
+        return lse[..., 0]
+
+
+def masked_softmax(xp: ModuleType, scores: Array, sinks: Array | None) -> Softmax:
+    """Return the softmax over keys of scores ``(..., Hq, Lq, Lk)`` in which ``-inf`` stands for a masked pair.
+
+    ``p_ij = exp(s_ij) / (exp(sink_h) + sum_j exp(s_ij))``; a row without visible keys has weights 0.
     """
     sink = None if sinks is None else sinks[:, None, None]
     largest = _row_maximum(xp, scores, sink)
-    shift = xp.where(largest == -xp.inf, xp.zeros_like(largest), largest)  # -inf - -inf would be NaN
+    shift = xp.maximum(largest, float(xp.finfo(scores.dtype).min))  # -inf - -inf would be NaN
     exponentials = xp.exp(scores - shift)
     total = xp.sum(exponentials, axis=-1, keepdims=True)
     if sink is not None:
         total = total + xp.exp(sink - shift)
-    empty = total == 0
-    total = xp.where(empty, xp.ones_like(total), total)
-    lse = xp.where(empty, xp.full_like(total, -xp.inf), shift + xp.log(total))
-    return exponentials / total, lse[..., 0]
+    return Softmax(xp, exponentials / xp.where(total == 0, 1.0, total), shift, total)
 
 
 def _row_maximum(xp: ModuleType, scores: Array, sink: Array | None) -> Array:
@@ -67,7 +80,8 @@ def merge(outs: Sequence[Array], lses: Sequence[Array]) -> tuple[Array, Array]:
                 f"`lses[{n}]` has shape {tuple(lse.shape)}; it must be that of `outs[{n}]` without its last axis"
             )
     stacked = xp.stack(list(lses), axis=-1)[..., None, :]
-    weights, lse = masked_softmax(xp, stacked, None)
+    softmax = masked_softmax(xp, stacked, None)
+    weights, lse = softmax.weights, softmax.lse()
     total = _share(xp, outs[0], lses[0], weights[..., 0])
     for n in range(1, len(outs)):
         total = total + _share(xp, outs[n], lses[n], weights[..., n])
