@@ -8,6 +8,7 @@ from typing import Any, TypedDict, Unpack
 from . import biases
 from .arrays import Array
 from .biases import Bias
+from .biases.given import Dense
 from .dense import STAGES, Stage, visible_pairs
 from .dense import scores as _scores
 from .gradient import Tangents, dense_jvp
@@ -102,8 +103,8 @@ def dot_product_attention(
     >>> from attention_np import dot_product_attention, masks
     >>> q, k, v = np.eye(2), np.array([[1.0, 0], [0, 1], [1, 1]]), np.array([[1.0, 2], [3, 4], [5, 6]])
     >>> dot_product_attention(q, k, v, mask=masks.causal())
-    array([[1.        , 2.        ],
-           [2.33952309, 3.33952309]])
+    array([[1.       , 2.       ],
+           [2.3395231, 3.3395231]])
     """
     problem = make_problem(
         query,
@@ -179,9 +180,9 @@ def vjp(
     >>> q, k, v = np.eye(2), np.array([[1.0, 0], [0, 1], [1, 1]]), np.array([[1.0, 2], [3, 4], [5, 6]])
     >>> result, pullback = vjp(q, k, v)
     >>> pullback(np.ones_like(result.out)).value.round(4)
-    array([[0.6016, 0.6016],
-           [0.6016, 0.6016],
-           [0.7968, 0.7968]])
+    array([[0.5989, 0.5989],
+           [0.5989, 0.5989],
+           [0.8022, 0.8022]])
     """
     problem = make_problem(query, key, value, **call)
     kernel, _ = choose(problem, impl, False)
@@ -231,7 +232,7 @@ def _restore_gradients(problem: Problem, bias: Any, gradients: Gradients) -> Gra
         return from_heads_first(problem.xp, x, problem.layout, problem.plain)
 
     query, key, value, dbias, sinks = gradients
-    if isinstance(dbias, biases.Dense) and not isinstance(bias, Bias):
+    if isinstance(dbias, Dense) and not isinstance(bias, Bias):
         dbias = dbias.array
     return Gradients(restore(query), restore(key), restore(value), dbias, sinks)
 

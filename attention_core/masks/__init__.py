@@ -6,20 +6,8 @@ causal() & ~prefix(1)
 """
 
 from .algebra import Mask
-from .rules import (
-    causal,
-    causal_lower_right,
-    chunked,
-    dense,
-    dilated,
-    global_tokens,
-    key_lengths,
-    prefix,
-    query_lengths,
-    rule,
-    segments,
-    sliding_window,
-)
+from .given import dense, key_lengths, query_lengths, rule, segments
+from .rules import causal, causal_lower_right, chunked, dilated, global_tokens, prefix, sliding_window
 from .tiles import Visibility
 
 __all__ = [

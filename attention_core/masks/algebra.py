@@ -116,7 +116,7 @@ class Mask(Value):
 def _as_mask(other: Any) -> Mask:
     if isinstance(other, Mask):
         return other
-    from .rules import dense
+    from .given import dense
 
     return dense(other)
 

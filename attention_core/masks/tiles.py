@@ -6,9 +6,9 @@ from enum import IntEnum
 from types import ModuleType
 
 from ..arrays import Array, is_traced
-from ..pairs import Span
+from ..pairs import Pairs, Span, as_index, value_range
 
-__all__ = ["Visibility", "all_of", "any_of", "between", "opposite", "seen_in"]
+__all__ = ["Visibility", "all_of", "any_of", "below", "between", "equal_ranges", "opposite", "seen_in"]
 
 
 class Visibility(IntEnum):
@@ -56,3 +56,22 @@ def seen_in(xp: ModuleType, visible: Array) -> Visibility:
     if not bool(some):
         return Visibility.EMPTY
     return Visibility.FULL if bool(xp.all(visible)) else Visibility.MIXED
+
+
+def below(pairs: Pairs, values: Span | None, limit: int | Array) -> Visibility:
+    """Visibility of "value < limit" where every batch item has its own limit."""
+    if isinstance(limit, int):
+        return between(values, None, limit - 1)
+    limits = value_range(pairs.xp, as_index(pairs.xp, pairs.per_item(limit)))
+    if limits is None or values is None:
+        return Visibility.MIXED
+    smallest, largest = limits
+    low, high = between(values, None, smallest - 1), between(values, None, largest - 1)
+    return low if low is high else Visibility.MIXED
+
+
+def equal_ranges(a: tuple[int, ...], b: tuple[int, ...]) -> Visibility:
+    """Visibility of "equal" for values in two known ranges."""
+    if a[1] < b[0] or b[1] < a[0]:
+        return Visibility.EMPTY
+    return Visibility.FULL if a[0] == a[1] == b[0] == b[1] else Visibility.MIXED

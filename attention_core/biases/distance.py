@@ -1,119 +1,19 @@
-"""What is added to the scores: small values that give a tile of themselves, and the gradient of their parameters.
-
-Never ``L x L`` unless the caller's own array is. Biases are added with ``+``.
-"""
+"""The biases by distance: ALiBi's slopes and T5's buckets, both per head."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from numbers import Integral
 from typing import Any
 
-from .arrays import Array, as_array, is_real_floating, jvp_of, scalar_like, sum_to_shape, vjp_of
-from .checks import fits
-from .pairs import Pairs
-from .sizes import Sizes
-from .values import Value
+from ..arrays import Array, as_array, scalar_like
+from ..pairs import Pairs
+from ..sizes import Sizes
+from .algebra import Bias
 
-__all__ = ["Bias", "alibi", "dense", "relative", "rule"]
-
-
-class Bias(Value):
-    """Real numbers added to the scores, after scale and soft cap and before the mask; ``-inf`` masks its pair.
-
-    >>> from attention_np import biases
-    >>> biases.alibi(2)
-    alibi((0.0625, 0.00390625))
-    """
-
-    __array_ufunc__ = None  # lets `array + bias` reach __radd__ instead of being tried element by element
-
-    def values(self, pairs: Pairs, dtype: Any) -> Array:
-        """Return values of ``dtype`` that broadcast to ``pairs.shape``."""
-        raise NotImplementedError(f"{type(self).__qualname__} must define values(pairs, dtype)")
-
-    def vjp(self, pairs: Pairs, cotangent: Array) -> Bias:
-        """Return this bias with its arrays replaced by their cotangents, for a cotangent of these pairs' values."""
-        raise NotImplementedError(f"{type(self).__qualname__} must define vjp(pairs, cotangent)")
-
-    def jvp(self, pairs: Pairs, tangent: Bias, dtype: Any) -> Array:
-        """Return the tangent of the values; ``tangent`` is this bias with its arrays replaced by tangents."""
-        return tangent.values(pairs, dtype)  # every bias but a rule is linear in its arrays
-
-    def may_mask(self) -> bool:
-        """Say whether some value may be ``-inf``."""
-        return False
-
-    def check(self, xp: Any, sizes: Sizes) -> None:
-        """Raise if this bias does not fit a call of these sizes."""
-
-    def __add__(self, other: Any) -> Bias:
-        return Sum(self, other if isinstance(other, Bias) else dense(other))
-
-    def __radd__(self, other: Any) -> Bias:
-        return Sum(dense(other), self)
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Sum(Bias):
-    """The sum of two biases."""
-
-    left: Bias
-    right: Bias
-
-    def values(self, pairs: Pairs, dtype: Any) -> Array:
-        return self.left.values(pairs, dtype) + self.right.values(pairs, dtype)
-
-    def vjp(self, pairs: Pairs, cotangent: Array) -> Bias:
-        return Sum(self.left.vjp(pairs, cotangent), self.right.vjp(pairs, cotangent))
-
-    def jvp(self, pairs: Pairs, tangent: Bias, dtype: Any) -> Array:
-        assert isinstance(tangent, Sum)
-        return self.left.jvp(pairs, tangent.left, dtype) + self.right.jvp(pairs, tangent.right, dtype)
-
-    def may_mask(self) -> bool:
-        return self.left.may_mask() or self.right.may_mask()
-
-    def check(self, xp: Any, sizes: Sizes) -> None:
-        self.left.check(xp, sizes)
-        self.right.check(xp, sizes)
-
-    def __repr__(self) -> str:
-        return f"{self.left!r} + {self.right!r}"
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Dense(Bias):
-    """The caller's own array."""
-
-    array: Array
-
-    def values(self, pairs: Pairs, dtype: Any) -> Array:
-        return pairs.xp.astype(pairs.per_pair(self.array), dtype)
-
-    def vjp(self, pairs: Pairs, cotangent: Array) -> Bias:
-        shape = tuple(pairs.per_pair(self.array).shape)
-        return Dense(pairs.xp.astype(sum_to_shape(pairs.xp, cotangent, shape), self.array.dtype))
-
-    def may_mask(self) -> bool:
-        return True
-
-    def check(self, xp: Any, sizes: Sizes) -> None:
-        if not is_real_floating(xp, as_array(xp, self.array).dtype):
-            raise TypeError(
-                f"`bias` has dtype {self.array.dtype}; it must be real floating-point, and booleans are a `mask`"
-            )
-        if not fits(tuple(self.array.shape), sizes.scores):
-            raise ValueError(
-                f"`bias` has shape {tuple(self.array.shape)}, "
-                f"which does not broadcast to (..., Hq, Lq, Lk) = {sizes.scores}"
-            )
-
-    def _call(self) -> str:
-        return "dense"
+__all__ = ["alibi", "relative"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -215,67 +115,7 @@ def _at_heads(pairs: Pairs, x: Array, heads: int) -> Array:
     return pairs.xp.concat([before, x, after], axis=-1)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Rule(Bias):
-    """An additive rule of the caller's own on index arrays."""
-
-    fn: Callable[..., Array]
-    params: tuple[Any, ...]
-    pullback: Callable[..., tuple[Any, ...]] | None
-
-    def values(self, pairs: Pairs, dtype: Any) -> Array:
-        values = as_array(pairs.xp, self.fn(*_indices(pairs), *self.params))
-        if not is_real_floating(pairs.xp, values.dtype):
-            raise TypeError(f"the function of biases.rule must return real numbers; {self!r} returned {values.dtype}")
-        return pairs.xp.astype(values, dtype)
-
-    def vjp(self, pairs: Pairs, cotangent: Array) -> Bias:
-        if not self.arrays():
-            return self
-        if self.pullback is not None:
-            cotangents = self.pullback(*_indices(pairs), *self.params, cotangent)
-        else:
-            cotangents = vjp_of(
-                pairs.xp, lambda *params: self._broadcast(pairs, params, cotangent.dtype), self.params, cotangent
-            )
-        return replace(self, params=tuple(cotangents))
-
-    def jvp(self, pairs: Pairs, tangent: Bias, dtype: Any) -> Array:
-        assert isinstance(tangent, Rule)
-        if not self.arrays():
-            return pairs.xp.zeros((1, 1, 1), dtype=dtype, device=pairs.device)
-        return jvp_of(pairs.xp, lambda *params: self._broadcast(pairs, params, dtype), self.params, tangent.params)
-
-    def _broadcast(self, pairs: Pairs, params: tuple[Any, ...], dtype: Any) -> Array:
-        return pairs.xp.broadcast_to(replace(self, params=params).values(pairs, dtype), pairs.shape)
-
-    def may_mask(self) -> bool:
-        return True
-
-    def _call(self) -> str:
-        return "rule"
-
-
-def _indices(pairs: Pairs) -> tuple[Array, Array, Array, Array]:
-    return pairs.batch, pairs.head, pairs.query_position, pairs.key_position
-
-
 # The functions that make them
-
-
-def dense(array: Array) -> Bias:
-    """A real array that broadcasts to ``(..., Hq, Lq, Lk)``; where it is ``-inf`` the pair is masked.
-
-    >>> import numpy as np
-    >>> from attention_np import biases
-    >>> biases.dense(np.zeros((2, 3))) + biases.alibi(2)
-    dense(<float64 (2, 3)>) + alibi((0.0625, 0.00390625))
-    """
-    if not hasattr(array, "dtype") or not hasattr(array, "shape"):
-        raise TypeError(f"`bias` must be a bias or a real array; got a {type(array).__qualname__}")
-    if "bool" in str(array.dtype):
-        raise TypeError("`bias` is a boolean array: booleans are a `mask`, True = may attend")
-    return Dense(array)
 
 
 def alibi(heads_or_slopes: int | Array) -> Bias:
@@ -351,23 +191,6 @@ def bucket_of_distance(buckets: int, bidirectional: bool, max_distance: int) -> 
     before = [one_side(distance) for distance in range(max_distance, 0, -1)]
     after = [side + one_side(d) if bidirectional else 0 for d in range(1, max_distance + 1)]
     return (*before, 0, *after)
-
-
-def rule(fn: Callable[..., Array], *params: Any, vjp: Callable[..., tuple[Any, ...]] | None = None) -> Bias:
-    """A bias of your own: ``fn(batch, head, query_position, key_position, *params) -> real``, on index arrays.
-
-    Gradients to ``params`` come from the library where it can (JAX); elsewhere give
-    ``vjp(batch, head, query_position, key_position, *params, cotangent) -> (cotangent of each param, ...)``.
-
-    >>> import numpy as np
-    >>> from attention_np import biases
-    >>> biases.rule(lambda batch, head, query, key, w: w[head] * (key - query), np.ones(4)).params[0].shape
-    (4,)
-    """
-    for name, function in (("fn", fn), *((("vjp", vjp),) if vjp is not None else ())):
-        if not callable(function):
-            raise TypeError(f"`{name}` must be a function of index arrays; got a {type(function).__qualname__}")
-    return Rule(fn, params, vjp)
 
 
 def _check_real(name: str, x: Any, legend: str, ndim: int) -> None:
