@@ -125,7 +125,7 @@ print(*{{module.split(".")[0] for module in set(sys.modules) - before}})
     ("setup", "module", "allowed"),
     [
         ("", "attention_core", {"attention_core"}),
-        ("import numpy", "attention_np", {"attention_core", "attention_np", "threadpoolctl"}),
+        ("import numpy, numpy.typing", "attention_np", {"attention_core", "attention_np", "threadpoolctl"}),
         ("import jax, jax.numpy", "attention_jax", {"attention_core", "attention_jax", "jax", "jaxlib"}),
     ],
     ids=["attention_core", "attention_np", "attention_jax"],
