@@ -1,0 +1,164 @@
+"""`attention-conformance`: is an attention right, case by case, against tensors saved from PyTorch?"""
+
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import Progress
+
+from conformance import VECTORS, printed, report, runner, show
+from conformance.adapters import NotInstalled, load_all
+from conformance.errors import RecordError, UsageError, VectorError
+from conformance.format import read_groups, write_groups
+from conformance.lint import lint as lint_groups
+
+if TYPE_CHECKING:
+    from conformance.record import GroupDraft
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__, pretty_exceptions_enable=False)
+
+Impl = Annotated[
+    list[str] | None,
+    typer.Option("--impl", help="numpy, jax, jax-jit, torch, or your own module:function; repeatable."),
+]
+GroupNames = Annotated[
+    list[str] | None, typer.Option("--group", help="Only groups whose names begin so (see `list`); repeatable.")
+]
+Folder = Annotated[Path, typer.Option("--vectors", help="Another folder of vectors.", show_default=False)]
+
+
+@app.command()
+def run(
+    impl: Impl = None,
+    group: GroupNames = None,
+    json: Annotated[Path | None, typer.Option("--json", help="Write every verdict to this file.")] = None,
+    csv: Annotated[Path | None, typer.Option("--csv", help="Write one line an output to this file.")] = None,
+    vectors: Folder = VECTORS,
+) -> None:
+    """Run all cases on all implementations that are installed; exit with 1 if any fails.
+
+    A function of your own, `--impl module:function`, is called as fn(query, key, value) with NumPy arrays, and mask=
+    (boolean, True = may attend) or scale= where a case needs them; it returns the output.
+    """
+    with _errors():
+        groups = read_groups(vectors, group or ())
+        adapters, missing = load_all(impl or ())
+        with _progress("asking", runner.count(groups, adapters)) as step:
+            rows = runner.run(groups, adapters, step)
+        if json is not None:
+            report.write_json(json, rows)
+        if csv is not None:
+            report.write_csv(csv, rows)
+    report.print_report(_console(), rows, missing)
+    raise typer.Exit(1 if any(row.bad for row in rows) else 0)
+
+
+@app.command("list")
+def list_cases(group: GroupNames = None, vectors: Folder = VECTORS) -> None:
+    """List every case: its id, its op, what it is."""
+    console = _console()
+    with _errors():
+        for each in read_groups(vectors, group or ()):
+            console.print(f"[bold]{each.name}[/]  {escape(each.title)}")
+            for case in each.cases:
+                console.print(f"  {case.id:38} {case.op:26} {escape(case.name)}", highlight=False)
+
+
+@app.command("show")
+def show_case(
+    case: Annotated[str, typer.Argument(help="The id of a case, as `list` prints it.")],
+    impl: Impl = None,
+    vectors: Folder = VECTORS,
+) -> None:
+    """Show a case: where it stands in the article, inputs, expected tensors, what each implementation gave."""
+    with _errors():
+        group, found = show.find(read_groups(vectors), case)
+        adapters, _ = load_all(impl or ())
+        show.print_case(_console(), group, found, adapters)
+
+
+@app.command()
+def record(
+    check: Annotated[bool, typer.Option("--check", help="Compare with what is saved; write nothing.")] = False,
+    vectors: Folder = VECTORS,
+) -> None:
+    """Record the vectors anew with PyTorch, or check that the saved ones are what PyTorch gives."""
+    with _errors():
+        drafts = _drafts()
+        total = sum(len(group.drafts) for group in drafts)
+        with _progress("recording", total) as step:
+            line = _check(drafts, vectors, step) if check else _record(drafts, vectors, step)
+    _console().print(escape(line))
+
+
+@app.command()
+def lint(vectors: Folder = VECTORS) -> None:
+    """Check the vectors themselves: each tells right from wrong, says why it exists, and shows what the article prints."""
+    with _errors():
+        groups = read_groups(vectors)
+        found = [*lint_groups(groups, vectors), *printed.complaints(groups)]
+    for complaint in found:
+        _console().print(escape(complaint))
+    cases = sum(len(group.cases) for group in groups)
+    _console().print(f"{len(groups)} groups, {cases} cases: {len(found) or 'no'} complaints")
+    raise typer.Exit(1 if found else 0)
+
+
+def _drafts() -> "tuple[GroupDraft, ...]":
+    from conformance.record import group_drafts
+
+    return group_drafts()
+
+
+def _check(drafts: "tuple[GroupDraft, ...]", vectors: Path, step: Callable[[], None]) -> str:
+    from conformance.record.check import check
+
+    saved = read_groups(vectors)
+    differences, line = check(drafts, saved, vectors, step)
+    differences += list(printed.complaints(saved))
+    if differences:
+        raise RecordError("\n".join(differences))
+    return line
+
+
+def _record(drafts: "tuple[GroupDraft, ...]", vectors: Path, step: Callable[[], None]) -> str:
+    """Record, and put nothing in place before it is linted and shows what the article prints."""
+    from conformance.record import record as record_drafts
+
+    groups = record_drafts(drafts, step)
+    with tempfile.TemporaryDirectory() as folder:
+        write_groups(groups, Path(folder))
+        found = [*lint_groups(read_groups(Path(folder)), Path(folder)), *printed.complaints(groups)]
+    if found:
+        raise RecordError("nothing was written:\n" + "\n".join(found))
+    write_groups(groups, vectors)
+    return f"recorded {len(groups)} groups, {sum(len(group.cases) for group in groups)} cases in {vectors}"
+
+
+@contextmanager
+def _errors() -> Iterator[None]:
+    """What is wrong with the call, the files or the recording is one sentence, and exit status 2 (1 for a recording)."""
+    try:
+        yield
+    except (UsageError, VectorError, NotInstalled, RecordError) as error:
+        Console(stderr=True, soft_wrap=True).print(f"[bold red]error[/] {escape(str(error))}", highlight=False)
+        raise typer.Exit(1 if isinstance(error, RecordError) else 2) from error
+
+
+@contextmanager
+def _progress(what: str, total: int) -> Iterator[Callable[[], None]]:
+    """A progress bar on the error stream, where it does not mix with what is piped."""
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(what, total=total)
+        yield lambda: progress.advance(task)
+
+
+def _console() -> Console:
+    # Into a pipe or a file, lines stay whole.
+    return Console(soft_wrap=not sys.stdout.isatty())
