@@ -6,6 +6,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import NamedTuple
 
 import pytest
@@ -156,22 +157,22 @@ def test_core_has_the_public_names_but_the_backends_own() -> None:
     assert set(importlib.import_module("attention_core").__all__) == PUBLIC_NAMES - {"init"}
 
 
-def public_objects(module_name: str) -> Iterator[tuple[str, object]]:
+def public_objects(module: ModuleType, label: str) -> Iterator[tuple[str, object]]:
     """The public names of a module, and those of the public modules among them."""
-    module = importlib.import_module(module_name)
     for each in module.__all__:
         found = getattr(module, each)
         if inspect.ismodule(found):
-            yield from ((f"{module_name}.{inner}", outer) for inner, outer in public_objects(found.__name__))
+            yield from public_objects(found, f"{label}.{each}")
         else:
-            yield f"{module_name}.{each}", found
+            yield f"{label}.{each}", found
 
 
 @pytest.mark.parametrize("module_name", ["attention_core", "attention_np", "attention_jax"])
 def test_every_public_name_has_a_docstring_with_an_example(module_name: str) -> None:
     if module_name == "attention_jax":
         pytest.importorskip("jax", reason="attention_jax needs the `jax` extra")
-    without = [label for label, found in public_objects(module_name) if ">>>" not in (inspect.getdoc(found) or "")]
+    public = public_objects(importlib.import_module(module_name), module_name)
+    without = [label for label, found in public if ">>>" not in (inspect.getdoc(found) or "")]
     assert without == []
 
 
