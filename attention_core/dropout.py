@@ -1,13 +1,13 @@
 """Dropout on attention weights: which pairs are kept is a value of the call, never hidden state.
 
-A seeded keep mask is a pure function of ``(seed, batch, head, i, j)``, so that every library, tile size and sharding drops
-the same pairs; how its bits are made is pinned in ``docs/dropout.md``.
+A seeded keep mask is a pure function of ``(seed, batch, head, i, j)``, so that every library, tile size and sharding
+drops the same pairs; how its bits are made is pinned in ``docs/dropout.md``.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any, TypeAlias
 
 from .arrays import Array, as_array
@@ -50,7 +50,8 @@ class Explicit(Dropout):
     def check(self, sizes: Sizes) -> None:
         if not fits(tuple(self.keep.shape), sizes.scores):
             raise ValueError(
-                f"`keep` has shape {tuple(self.keep.shape)}, which does not broadcast to (..., Hq, Lq, Lk) = {sizes.scores}"
+                f"`keep` has shape {tuple(self.keep.shape)}, "
+                f"which does not broadcast to (..., Hq, Lq, Lk) = {sizes.scores}"
             )
 
     def __repr__(self) -> str:
@@ -83,7 +84,8 @@ class Seeded(Dropout):
     def check(self, sizes: Sizes) -> None:
         if not isinstance(self.seed, int) and not fits(tuple(self.seed.shape), sizes.batch):
             raise ValueError(
-                f"`seed` has shape {tuple(self.seed.shape)}, which does not broadcast to the batch axes (...) = {sizes.batch}"
+                f"`seed` has shape {tuple(self.seed.shape)}, "
+                f"which does not broadcast to the batch axes (...) = {sizes.batch}"
             )
 
     def __repr__(self) -> str:
@@ -93,7 +95,7 @@ class Seeded(Dropout):
 
 
 def _blocks(pairs: Pairs, first_key: Index) -> tuple[Array, Index]:
-    """Return the numbers of the blocks that hold a tile's keys, ``(1, blocks)``, and where in the first one they start."""
+    """Return the numbers of the blocks that hold a tile's keys, ``(1, blocks)``, and the first key's lane."""
     first, lane = first_key // _LANES, first_key % _LANES
     unaligned = lane if isinstance(lane, int) else _LANES - 1  # the most it can be
     count = -(-(pairs.shape[-1] + unaligned) // _LANES)
@@ -118,12 +120,12 @@ def dropout(
 
     Args:
         rate: a Python number, ``0 <= rate < 1``; 0 is exactly no dropout. With a seed it is rounded to a multiple of
-            1/65536, both for drawing and for dividing, so that the expected value of ``kept / (1 - rate)`` is exactly 1.
-        seed: a Python integer ``0 <= seed < 2**64``, or integers ``(...)``, one for all or one a batch item, which may be
-            traced by ``jax.jit``. Which pairs are kept is a pure function of ``(seed, batch, head, i, j)``, the call's own
-            indices: batch items numbered in row-major order, query heads, queries, keys. The same call with the same
-            seed drops the same pairs, so pass another one at each step and layer. Under ``jax.vmap`` each item is a call
-            of its own: pass a seed an item.
+            1/65536, both for drawing and for dividing, so that the expectation of ``kept / (1 - rate)`` is exactly 1.
+        seed: a Python integer ``0 <= seed < 2**64``, or integers ``(...)``, one for all or one a batch item, which may
+            be traced by ``jax.jit``. Which pairs are kept is a pure function of ``(seed, batch, head, i, j)``, the
+            call's own indices: batch items numbered in row-major order, query heads, queries, keys. The same call with
+            the same seed drops the same pairs, so pass another one at each step and layer. Under ``jax.vmap`` each item
+            is a call of its own: pass a seed an item.
         keep: booleans that broadcast to ``(..., Hq, Lq, Lk)``, ``True`` = kept.
         origin: for a call that is a part of a larger one (a shard, a chunk of queries or keys), the indices ``(batch,
             head, query, key)`` in it of the part's first pair: it drops what the whole would.
@@ -155,17 +157,16 @@ def dropout(
 def _checked_rate(rate: Any) -> float:
     if not isinstance(rate, Real) or isinstance(rate, bool):
         raise TypeError(f"`rate` must be a Python number; got a {type(rate).__qualname__}")
+    rate = float(rate)
     if not 0 <= rate < 1:
         raise ValueError(f"`rate` must be at least 0 and below 1; got {rate}")
-    return float(rate)
+    return rate
 
 
 def _rounded(rate: float) -> float:
     threshold = round(rate * _LANE_VALUES)
     if threshold == _LANE_VALUES:
-        raise ValueError(
-            f"`rate` with a seed is rounded to a multiple of 1/65536; {rate} would be 1 and drop everything"
-        )
+        raise ValueError(f"`rate` with a seed is rounded to a multiple of 1/65536; {rate} would be 1, all dropped")
     return threshold / _LANE_VALUES
 
 
