@@ -20,7 +20,9 @@ __all__ = [
     "common_dtype",
     "compute_dtype",
     "default_int",
+    "describe",
     "device_of",
+    "dtype_name",
     "is_real_floating",
     "is_traced",
     "jvp_of",
@@ -49,17 +51,25 @@ def _namespace_of(name: str, x: Any) -> ModuleType:
         namespace: ModuleType = own()
         return namespace
     if isinstance(x, (bool, int, float, complex, str, list, tuple, dict, type(None))):
-        raise TypeError(f"`{name}` must be an array; got {_describe(x)}")
+        raise TypeError(f"`{name}` must be an array; got {describe(x)}")
     import array_api_compat  # costs 130 ms, so only for libraries that need it
 
     try:
         return array_api_compat.array_namespace(x)
     except TypeError:
-        raise TypeError(f"`{name}` must be an array; got {_describe(x)}") from None
+        raise TypeError(f"`{name}` must be an array; got {describe(x)}") from None
 
 
-def _describe(x: Any) -> str:
-    return f"a {type(x).__qualname__}" if x is not None else "None"
+def describe(x: Any) -> str:
+    """Say what came, for an error message, in the same words for every library."""
+    if hasattr(x, "dtype") and hasattr(x, "shape"):
+        return f"an array of {dtype_name(x.dtype)}"
+    return "None" if x is None else f"a {type(x).__qualname__}"
+
+
+def dtype_name(dtype: Any) -> str:
+    """Return ``"float32"`` where a library writes ``torch.float32``."""
+    return str(dtype).rpartition(".")[2]
 
 
 def array_namespace(*named: tuple[str, Any]) -> ModuleType:

@@ -7,7 +7,7 @@ from numbers import Integral, Real
 from types import ModuleType
 from typing import Any
 
-from .arrays import Array, broadcast_shapes, is_real_floating
+from .arrays import Array, broadcast_shapes, describe, dtype_name, is_real_floating
 from .sizes import Sizes
 
 __all__ = [
@@ -20,6 +20,8 @@ __all__ = [
     "fits",
     "measure",
 ]
+
+_FARTHEST = 2**30
 
 
 def check_layout(layout: Any) -> None:
@@ -36,10 +38,10 @@ def check_dtypes(xp: ModuleType, **arrays: Array) -> None:
     for name, x in arrays.items():
         if not is_real_floating(xp, x.dtype):
             raise TypeError(
-                f"`{name}` has dtype {x.dtype}; attention needs float16, bfloat16, float32 or float64: "
+                f"`{name}` has dtype {dtype_name(x.dtype)}; attention needs float16, bfloat16, float32 or float64: "
                 "cast it explicitly"
             )
-        names[str(x.dtype).rpartition(".")[2]] = name
+        names[dtype_name(x.dtype)] = name
     if "float16" in names and "bfloat16" in names:
         raise TypeError(
             f"`{names['float16']}` is float16 but `{names['bfloat16']}` is bfloat16: neither holds the other, cast one"
@@ -107,7 +109,7 @@ def check_softcap(softcap: Any) -> float | None:
 
 def _finite(name: str, value: Any, hint: str) -> float:
     if not isinstance(value, Real) or isinstance(value, bool):
-        raise TypeError(f"`{name}` must be a Python number; got a {type(value).__qualname__} ({hint})")
+        raise TypeError(f"`{name}` must be a Python number; got {describe(value)} ({hint})")
     if not math.isfinite(value):
         raise ValueError(f"`{name}` must be finite; got {value}")
     return float(value)
@@ -116,24 +118,29 @@ def _finite(name: str, value: Any, hint: str) -> float:
 def check_sinks(xp: ModuleType, sinks: Array, sizes: Sizes) -> None:
     """One logit a query head."""
     if not is_real_floating(xp, sinks.dtype):
-        raise TypeError(f"`sinks` has dtype {sinks.dtype}; it must be real floating-point, a logit a query head")
+        raise TypeError(f"`sinks` has dtype {dtype_name(sinks.dtype)}; it must be real floating-point")
     if tuple(sinks.shape) != (sizes.heads,):
         raise ValueError(f"`sinks` has shape {tuple(sinks.shape)}; it must be (Hq,) = ({sizes.heads},)")
 
 
 def check_positions(name: str, positions: Any, batch: tuple[int, ...], length: int) -> Any:
     """Return positions as a Python integer (the first of them) or an integer array ``(..., L)``."""
-    if type(positions) is int:
+    if type(positions) is int and abs(positions) <= _FARTHEST:
         return positions
     if isinstance(positions, Integral) and not isinstance(positions, bool):
-        return int(positions)
+        return _first_position(name, int(positions))
     if "int" not in str(getattr(positions, "dtype", "")):
-        got = f"an array of {positions.dtype}" if hasattr(positions, "dtype") else f"a {type(positions).__qualname__}"
-        raise TypeError(f"`{name}` must be an integer or an integer array (..., L); got {got}")
+        raise TypeError(f"`{name}` must be an integer or an integer array (..., L); got {describe(positions)}")
     shape = tuple(positions.shape)
     if shape and (shape[-1] != length or not fits(shape, (*batch, length))):
         raise ValueError(f"`{name}` has shape {shape}, which does not broadcast to (..., L) = {(*batch, length)}")
     return positions
+
+
+def _first_position(name: str, first: int) -> int:
+    if abs(first) > _FARTHEST:
+        raise ValueError(f"`{name}` must lie within {_FARTHEST} of 0, so that distances fit 32 bits; got {first}")
+    return first
 
 
 def fits(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:

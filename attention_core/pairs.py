@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
-from .arrays import Array, as_array, default_int, is_traced, known_int
+from .arrays import Array, as_array, default_int, dtype_name, is_traced, known_int, scalar_like
 
 __all__ = ["Pairs", "Span"]
 
@@ -78,14 +78,14 @@ class Pairs:
         """The position of each query, ``(..., 1, Lq, 1)`` or ``(Lq, 1)``."""
         if _is_start(self.query_positions):
             return self._arange(self.queries, self.query_positions)[:, None]
-        return self.per_query(self.query_positions)
+        return as_index(self.xp, self.per_query(self.query_positions))
 
     @property
     def key_position(self) -> Array:
         """The position of each key, ``(..., 1, 1, Lk)`` or ``(1, Lk)``."""
         if _is_start(self.key_positions):
             return self._arange(self.keys, self.key_positions)[None, :]
-        return self.per_key(self.key_positions)
+        return as_index(self.xp, self.per_key(self.key_positions))
 
     # Tiles of a caller's arrays
 
@@ -133,9 +133,10 @@ class Pairs:
     def _range(self, positions: Any, span: Span, cut: Any) -> Span | None:
         if span[0] >= span[1]:
             return None
-        if isinstance(positions, int):
-            return positions + span[0], positions + span[1] - 1
-        return value_range(self.xp, cut(positions)) if positions.ndim else None
+        if not _is_start(positions):
+            return value_range(self.xp, as_index(self.xp, cut(positions)))
+        start = known_int(positions)
+        return None if start is None else (start + span[0], start + span[1] - 1)
 
     def _arange(self, span: Span, start: int | Array = 0) -> Array:
         indices = self.xp.arange(*span, device=self.device)
@@ -154,11 +155,19 @@ def _is_start(positions: int | Array) -> bool:
 
 
 def as_index(xp: ModuleType, x: Array | int) -> Array | int:
-    """Return integers in the default signed dtype, in which differences do not wrap as they would in uint32 or int8."""
+    """Return integers in the default signed dtype, in which differences do not wrap as they would in uint32 or int8.
+
+    What is too large for it becomes its largest number.
+    """
     if isinstance(x, int):
         return x
     x, dtype = as_array(xp, x), default_int(xp)
-    return x if x.dtype == dtype else xp.astype(x, dtype)
+    if x.dtype == dtype:
+        return x
+    index = xp.astype(x, dtype)
+    if not dtype_name(x.dtype).startswith("uint"):
+        return index
+    return xp.where(index < 0, scalar_like(xp, xp.iinfo(dtype).max, index), index)
 
 
 def value_range(xp: ModuleType, x: Array) -> Span | None:

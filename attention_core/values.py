@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from numbers import Integral
 from typing import Any
 
-__all__ = ["Value", "integer_or_array"]
+from .arrays import describe, dtype_name
+
+__all__ = ["Value", "integer_or_array", "static_int"]
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class Value:
     """A frozen dataclass that compares, hashes and prints by its fields, and knows which of them hold arrays.
 
@@ -22,14 +25,14 @@ class Value:
 
     def data_names(self) -> tuple[str, ...]:
         """Names of the fields that hold arrays, or other values that do."""
-        return tuple(f.name for f in fields(self) if not _static(getattr(self, f.name)))  # type: ignore[arg-type]  # subclasses are dataclasses
+        return tuple(f.name for f in fields(self) if not _static(getattr(self, f.name)))
 
     def arrays(self) -> tuple[Any, ...]:
         """All arrays within, in the order of the fields."""
         return tuple(x for name in self.data_names() for x in _arrays_in(getattr(self, name)))
 
     def _fields(self) -> tuple[Any, ...]:
-        return tuple(getattr(self, f.name) for f in fields(self))  # type: ignore[arg-type]  # subclasses are dataclasses
+        return tuple(getattr(self, f.name) for f in fields(self))
 
     def __eq__(self, other: object) -> bool:
         if type(self) is not type(other):
@@ -83,7 +86,7 @@ def _show(x: Any) -> str:
         return f"({', '.join(map(_show, x))}{',' if len(x) == 1 else ''})"
     if callable(x) and not hasattr(x, "shape"):
         return getattr(x, "__qualname__", repr(x))
-    return f"<{x.dtype} {tuple(x.shape)}>" if hasattr(x, "shape") and hasattr(x, "dtype") else repr(x)
+    return f"<{dtype_name(x.dtype)} {tuple(x.shape)}>" if hasattr(x, "shape") and hasattr(x, "dtype") else repr(x)
 
 
 def integer_or_array(name: str, x: Any) -> Any:
@@ -92,9 +95,14 @@ def integer_or_array(name: str, x: Any) -> Any:
         return int(x)
     dtype = str(getattr(x, "dtype", ""))
     if "int" not in dtype:
-        raise TypeError(f"`{name}` must be an integer or an integer array; got {_kind(x)}")
+        raise TypeError(f"`{name}` must be an integer or an integer array; got {describe(x)}")
     return x
 
 
-def _kind(x: Any) -> str:
-    return f"an array of {x.dtype}" if hasattr(x, "dtype") else f"{x!r}" if x is None else f"a {type(x).__qualname__}"
+def static_int(name: str, value: Any, least: int) -> int:
+    """Return a Python integer of at least ``least``; never an array, so that what holds it stays static."""
+    if not isinstance(value, Integral) or isinstance(value, bool):
+        raise TypeError(f"`{name}` must be a Python integer; got {describe(value)}")
+    if value < least:
+        raise ValueError(f"`{name}` must be at least {least}; got {value}")
+    return int(value)

@@ -8,9 +8,10 @@ from functools import cache
 from numbers import Integral
 from typing import Any
 
-from ..arrays import Array, as_array, scalar_like
+from ..arrays import Array, as_array, describe, scalar_like
 from ..pairs import Pairs
 from ..sizes import Sizes
+from ..values import static_int
 from .algebra import Bias
 
 __all__ = ["alibi", "relative"]
@@ -40,8 +41,8 @@ class Alibi(Bias):
         return tangent.values(pairs, dtype)
 
     def check(self, xp: Any, sizes: Sizes) -> None:
-        count = len(self.slopes) if isinstance(self.slopes, tuple) else tuple(self.slopes.shape)
-        if count not in (sizes.heads, (sizes.heads,)):
+        count = len(self.slopes) if isinstance(self.slopes, tuple) else self.slopes.shape[0]
+        if count != sizes.heads:
             raise ValueError(f"`bias` is alibi with slopes for {count} heads, but `query` has {sizes.heads} heads")
 
     def _slopes(self, pairs: Pairs, dtype: Any) -> Array:
@@ -129,9 +130,7 @@ def alibi(heads_or_slopes: int | Array) -> Bias:
     alibi((0.0625, 0.00390625, 0.25))
     """
     if isinstance(heads_or_slopes, Integral) and not isinstance(heads_or_slopes, bool):
-        if heads_or_slopes < 0:
-            raise ValueError(f"`num_heads` must be at least 0; got {heads_or_slopes}")
-        return Alibi(alibi_slopes(int(heads_or_slopes)))
+        return Alibi(alibi_slopes(static_int("num_heads", heads_or_slopes, least=0)))
     _check_real("slopes", heads_or_slopes, "(Hq,)", ndim=1)
     return Alibi(heads_or_slopes)
 
@@ -157,16 +156,15 @@ def relative(table: Array, *, bidirectional: bool = True, max_distance: int = 12
     relative(<float64 (32, 8)>, True, 128)
     """
     _check_real("table", table, "(buckets, Hq)", ndim=2)
+    if not isinstance(bidirectional, bool):
+        raise TypeError(f"`bidirectional` must be True or False; got {describe(bidirectional)}")
     buckets = table.shape[0]
     least = 4 if bidirectional else 2
     if buckets < least or (bidirectional and buckets % 2):
         raise ValueError(
             f"`table` has {buckets} buckets; it must have at least {least}, and an even number if bidirectional"
         )
-    exact = buckets // least
-    if max_distance <= exact:
-        raise ValueError(f"`max_distance` must be an integer above the {exact} exact distances; got {max_distance!r}")
-    return Relative(table, bool(bidirectional), max_distance)
+    return Relative(table, bidirectional, static_int("max_distance", max_distance, least=buckets // least + 1))
 
 
 @cache
@@ -194,8 +192,7 @@ def bucket_of_distance(buckets: int, bidirectional: bool, max_distance: int) -> 
 
 
 def _check_real(name: str, x: Any, legend: str, ndim: int) -> None:
-    dtype = str(getattr(x, "dtype", ""))
-    if "float" not in dtype:
-        raise TypeError(f"`{name}` must be a real array {legend}; got {dtype or type(x).__qualname__}")
+    if "float" not in str(getattr(x, "dtype", "")):
+        raise TypeError(f"`{name}` must be a real array {legend}; got {describe(x)}")
     if x.ndim != ndim:
         raise ValueError(f"`{name}` must have shape {legend}; got {tuple(x.shape)}")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..arrays import Array, as_array, is_real_floating, jvp_of, sum_to_shape, vjp_of
+from ..arrays import Array, as_array, describe, dtype_name, is_real_floating, jvp_of, sum_to_shape, vjp_of
 from ..checks import fits
 from ..pairs import Pairs
 from ..sizes import Sizes
@@ -34,7 +34,8 @@ class Dense(Bias):
     def check(self, xp: Any, sizes: Sizes) -> None:
         if not is_real_floating(xp, as_array(xp, self.array).dtype):
             raise TypeError(
-                f"`bias` has dtype {self.array.dtype}; it must be real floating-point, and booleans are a `mask`"
+                f"`bias` has dtype {dtype_name(self.array.dtype)}; "
+                "it must be real floating-point, and booleans are a `mask`"
             )
         if not fits(tuple(self.array.shape), sizes.scores):
             raise ValueError(
@@ -57,34 +58,68 @@ class Rule(Bias):
     def values(self, pairs: Pairs, dtype: Any) -> Array:
         values = as_array(pairs.xp, self.fn(*_indices(pairs), *self.params))
         if not is_real_floating(pairs.xp, values.dtype):
-            raise TypeError(f"the function of biases.rule must return real numbers; {self!r} returned {values.dtype}")
+            raise TypeError(
+                f"the function of biases.rule must return real numbers; {self!r} returned {describe(values)}"
+            )
+        if not fits(tuple(values.shape), pairs.shape):
+            raise ValueError(
+                f"the function of biases.rule must return numbers that broadcast to {pairs.shape}; "
+                f"{self!r} returned shape {tuple(values.shape)}"
+            )
         return pairs.xp.astype(values, dtype)
 
     def vjp(self, pairs: Pairs, cotangent: Array) -> Bias:
         if not self.arrays():
             return self
-        if self.pullback is not None:
-            cotangents = self.pullback(*_indices(pairs), *self.params, cotangent)
-        else:
-            cotangents = vjp_of(
-                pairs.xp, lambda *params: self._broadcast(pairs, params, cotangent.dtype), self.params, cotangent
-            )
-        return replace(self, params=tuple(cotangents))
+        if self.pullback is None:
+            of_arrays = self._of_arrays(pairs, cotangent.dtype)
+            return self._with_arrays(vjp_of(pairs.xp, of_arrays, self.arrays(), cotangent))
+        cotangents = self.pullback(*_indices(pairs), *self.params, cotangent)
+        _check_count(cotangents, len(self.params))
+        both = zip(cotangents, self.params, strict=True)
+        return self._with_arrays([_like(pairs.xp, c, p) for c, p in both if _held(p)])
 
     def jvp(self, pairs: Pairs, tangent: Bias, dtype: Any) -> Array:
-        assert isinstance(tangent, Rule)
         if not self.arrays():
             return pairs.xp.zeros((1, 1, 1), dtype=dtype, device=pairs.device)
-        return jvp_of(pairs.xp, lambda *params: self._broadcast(pairs, params, dtype), self.params, tangent.params)
+        return jvp_of(pairs.xp, self._of_arrays(pairs, dtype), self.arrays(), tangent.arrays())
 
-    def _broadcast(self, pairs: Pairs, params: tuple[Any, ...], dtype: Any) -> Array:
-        return pairs.xp.broadcast_to(replace(self, params=params).values(pairs, dtype), pairs.shape)
+    def _of_arrays(self, pairs: Pairs, dtype: Any) -> Callable[..., Array]:
+        """The values as a function of the parameters that are arrays; the others are constants."""
+        return lambda *arrays: pairs.xp.broadcast_to(self._with_arrays(arrays).values(pairs, dtype), pairs.shape)
+
+    def _with_arrays(self, arrays: Iterable[Array]) -> Rule:
+        rest = iter(arrays)
+        return replace(self, params=tuple(next(rest) if _held(p) else p for p in self.params))
 
     def may_mask(self) -> bool:
         return True
 
     def _call(self) -> str:
         return "rule"
+
+
+def _held(parameter: Any) -> bool:
+    return hasattr(parameter, "dtype") and not isinstance(parameter, float)
+
+
+def _check_count(cotangents: Any, count: int) -> None:
+    if not isinstance(cotangents, (tuple, list)) or len(cotangents) != count:
+        got = f"{len(cotangents)}" if isinstance(cotangents, (tuple, list)) else describe(cotangents)
+        raise ValueError(f"the vjp of biases.rule must return a cotangent of each of the {count} parameters; got {got}")
+
+
+def _like(xp: Any, cotangent: Any, parameter: Array) -> Any:
+    """Check a caller's cotangent and cast it as its parameter; that of an array of integers means nothing."""
+    if not is_real_floating(xp, parameter.dtype):
+        return cotangent
+    shape = tuple(getattr(cotangent, "shape", ()))
+    if shape != tuple(parameter.shape):
+        raise ValueError(
+            f"the vjp of biases.rule returned a cotangent of shape {shape} "
+            f"for a parameter of shape {tuple(parameter.shape)}"
+        )
+    return xp.astype(as_array(xp, cotangent), parameter.dtype)
 
 
 def _indices(pairs: Pairs) -> tuple[Array, Array, Array, Array]:
@@ -103,7 +138,7 @@ def dense(array: Array) -> Bias:
     dense(<float64 (2, 3)>) + alibi((0.0625, 0.00390625))
     """
     if not hasattr(array, "dtype") or not hasattr(array, "shape"):
-        raise TypeError(f"`bias` must be a bias or a real array; got a {type(array).__qualname__}")
+        raise TypeError(f"`bias` must be a bias or a real array; got {describe(array)}")
     if "bool" in str(array.dtype):
         raise TypeError("`bias` is a boolean array: booleans are a `mask`, True = may attend")
     return Dense(array)
@@ -122,5 +157,5 @@ def rule(fn: Callable[..., Array], *params: Any, vjp: Callable[..., tuple[Any, .
     """
     for name, function in (("fn", fn), *((("vjp", vjp),) if vjp is not None else ())):
         if not callable(function):
-            raise TypeError(f"`{name}` must be a function of index arrays; got a {type(function).__qualname__}")
+            raise TypeError(f"`{name}` must be a function of index arrays; got {describe(function)}")
     return Rule(fn, params, vjp)

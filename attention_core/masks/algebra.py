@@ -94,6 +94,9 @@ class Mask(Value):
     def draw(self, queries: int, keys: int, *, tile: int = 8, **positions: Any) -> Any:
         """Return a drawing for ``print`` and for notebooks: which pairs are visible, which tiles empty, full and mixed.
 
+        The first head of the first batch item is drawn; ``query_positions``, ``key_positions`` and ``xp`` are those of
+        :meth:`array`.
+
         >>> from attention_np import masks
         >>> print(masks.causal().draw(3, 4, tile=2))
         causal(): 3 queries (down) x 4 keys
@@ -109,7 +112,7 @@ class Mask(Value):
         return Drawing.of(self, queries, keys, tile, **positions)
 
     def _repr_html_(self) -> str:
-        queries, keys = (size if size > 1 else 24 for size in self.extent()[-2:])
+        queries, keys = (size if size != 1 else 24 for size in self.extent()[-2:])
         return str(self.draw(queries, keys)._repr_html_())
 
 

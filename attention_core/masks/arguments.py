@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from numbers import Integral
 from typing import Any
 
-from ..arrays import Array, broadcast_shapes
-from ..values import integer_or_array
+from ..arrays import Array
+from ..checks import fits
+from ..values import integer_or_array, static_int
 
-__all__ = ["UNBOUNDED", "bound", "check_shape", "limit", "shape_of", "static_int"]
+__all__ = ["UNBOUNDED", "bound", "check_shape", "limit", "reach", "shape_of"]
 
 UNBOUNDED = 2**31 - 1  # no position is larger, and more would not fit JAX's default int32
 
@@ -27,13 +27,9 @@ def limit(name: str, value: Any) -> int | Array:
     return max(-UNBOUNDED, min(value, UNBOUNDED)) if isinstance(value, int) else value
 
 
-def static_int(name: str, value: Any, least: int) -> int:
-    """Return a Python integer of at least ``least``; never an array, so that the mask stays static."""
-    if not isinstance(value, Integral) or isinstance(value, bool):
-        raise TypeError(f"`{name}` must be a Python integer; got a {type(value).__qualname__}")
-    if value < least:
-        raise ValueError(f"`{name}` must be at least {least}; got {value}")
-    return min(int(value), UNBOUNDED)
+def reach(name: str, value: Any, least: int) -> int:
+    """Return a Python integer of at least ``least``, cut where more makes no difference."""
+    return min(static_int(name, value, least), UNBOUNDED)
 
 
 def shape_of(x: int | Array) -> tuple[int, ...]:
@@ -45,12 +41,6 @@ def check_shape(name: str, x: Any, shape: tuple[int, ...], legend: str, exact: i
     """Check that an array broadcasts to ``shape``, its last ``exact`` axes without broadcasting."""
     if isinstance(x, int):
         return
-    try:
-        fits = (
-            broadcast_shapes(tuple(x.shape), shape) == shape
-            and x.shape[x.ndim - exact :] == shape[len(shape) - exact :]
-        )
-    except ValueError:
-        fits = False
-    if not fits:
-        raise ValueError(f"`{name}` has shape {tuple(x.shape)}, which does not broadcast to {legend} = {shape}")
+    own = tuple(x.shape)
+    if not fits(own, shape) or own[len(own) - exact :] != shape[len(shape) - exact :]:
+        raise ValueError(f"`{name}` has shape {own}, which does not broadcast to {legend} = {shape}")

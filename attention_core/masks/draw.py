@@ -7,7 +7,7 @@ from html import escape
 from types import ModuleType
 from typing import Any
 
-from ..arrays import Array, array_namespace
+from ..arrays import Array, array_namespace, broadcast_shapes
 from ..pairs import Pairs
 from ..sizes import Sizes
 from .algebra import Mask
@@ -49,14 +49,25 @@ class Drawing:
 
     @classmethod
     def of(
-        cls, mask: Mask, queries: int, keys: int, tile: int, query_positions: Any = 0, key_positions: Any = 0
+        cls,
+        mask: Mask,
+        queries: int,
+        keys: int,
+        tile: int,
+        query_positions: Any = 0,
+        key_positions: Any = 0,
+        xp: ModuleType | None = None,
     ) -> Drawing:
         """Draw a mask over ``queries x keys``, its tiles of ``tile x tile``."""
         *batch, heads = mask.extent()[:-2]
-        sizes = Sizes(tuple(batch), heads, heads, queries, keys, 1, 1)
-        pairs = mask_pairs(mask, sizes, query_positions, key_positions)
+        batches = [tuple(p.shape[:-1]) for p in (query_positions, key_positions) if hasattr(p, "shape")]
+        sizes = Sizes(broadcast_shapes(tuple(batch), *batches), heads, heads, queries, keys, 1, 1)
+        pairs = mask_pairs(mask, sizes, query_positions, key_positions, xp)
+        title = f"{mask!r}: {queries} queries (down) x {keys} keys"
+        if 0 in pairs.shape:
+            return cls(title, (), tile, ())
         seen = pairs.xp.broadcast_to(mask.visible(pairs), pairs.shape)
-        first = seen[(0,) * (len(pairs.shape) - 2)]
+        first = seen[(*(0,) * (len(pairs.shape) - 2), ...)]
         rows = tuple(tuple(bool(first[i, j]) for j in range(keys)) for i in range(queries))
         one = pairs.tile(pairs.queries, pairs.keys, heads=(0, 1), item=(0,) * len(sizes.batch) or None)
         tiles = tuple(
@@ -66,7 +77,7 @@ class Drawing:
             )
             for i in range(0, queries, tile)
         )
-        return cls(f"{mask!r}: {queries} queries (down) x {keys} keys", rows, tile, tiles)
+        return cls(title, rows, tile, tiles)
 
     def __str__(self) -> str:
         pairs = [" ".join("■" if seen else "·" for seen in row) for row in self.rows]

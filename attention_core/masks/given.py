@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ..arrays import Array, as_array, broadcast_shapes
+from ..arrays import Array, as_array, broadcast_shapes, default_int, describe, dtype_name
+from ..checks import fits
 from ..pairs import Pairs, as_index, value_range
 from ..sizes import Sizes
 from ..values import integer_or_array
@@ -69,18 +70,30 @@ class Segments(Mask):
     key_ids: Array | None
 
     def visible(self, pairs: Pairs) -> Array:
-        queries, keys = self._ids(pairs)
-        return (queries == keys) & (queries >= 0)
+        (queries, query_least), (keys, key_least) = self._ids(pairs)
+        seen = queries == keys
+        for ids, least in ((queries, query_least), (keys, key_least)):
+            seen = seen if least is None else seen & (ids >= least)
+        return seen
 
     def visibility(self, pairs: Pairs) -> Visibility:
-        queries, keys = (value_range(pairs.xp, ids) for ids in self._ids(pairs))
-        if queries is None or keys is None:
+        (queries, query_least), (keys, key_least) = self._ids(pairs)
+        asked, found = value_range(pairs.xp, queries), value_range(pairs.xp, keys)
+        if asked is None or found is None:
             return Visibility.MIXED
-        return all_of(equal_ranges(queries, keys), between(queries, 0, None), between(keys, 0, None))
+        return all_of(equal_ranges(asked, found), between(asked, query_least, None), between(found, key_least, None))
 
-    def _ids(self, pairs: Pairs) -> tuple[Array, Array]:
+    def _ids(self, pairs: Pairs) -> tuple[tuple[Array, int | None], tuple[Array, int | None]]:
+        """The ids of queries and keys in one dtype, and the least that is not padding.
+
+        Large unsigned ids wrap around, which keeps them apart; they are never padding.
+        """
+        xp = pairs.xp
         keys = self.query_ids if self.key_ids is None else self.key_ids
-        return as_index(pairs.xp, pairs.per_query(self.query_ids)), as_index(pairs.xp, pairs.per_key(keys))
+        cut = pairs.per_query(self.query_ids), pairs.per_key(keys)
+        least = tuple(None if dtype_name(ids.dtype).startswith("uint") else 0 for ids in cut)
+        queries, keys = (xp.astype(ids, default_int(xp)) for ids in cut)
+        return (queries, least[0]), (keys, least[1])
 
     def check(self, sizes: Sizes) -> None:
         if self.key_ids is None and sizes.queries != sizes.keys:
@@ -134,7 +147,12 @@ class Rule(Mask):
         seen = self.fn(pairs.batch, pairs.head, pairs.query_position, pairs.key_position, *self.params)
         seen = as_array(pairs.xp, seen)
         if seen.dtype != pairs.xp.bool:
-            raise TypeError(f"the function of masks.rule must return booleans; {self!r} returned {seen.dtype}")
+            raise TypeError(f"the function of masks.rule must return booleans; {self!r} returned {describe(seen)}")
+        if not fits(tuple(seen.shape), pairs.shape):
+            raise ValueError(
+                f"the function of masks.rule must return booleans that broadcast to {pairs.shape}; "
+                f"{self!r} returned shape {tuple(seen.shape)}"
+            )
         return seen
 
     def _call(self) -> str:
@@ -197,10 +215,10 @@ def dense(values: Array) -> Mask:
     >>> masks.dense(np.array([True, False])) & masks.causal()
     dense(<bool (2,)>) & causal()
     """
-    dtype = str(getattr(values, "dtype", None))
-    if "bool" not in dtype:
-        got = f"an array of {dtype}" if hasattr(values, "dtype") else f"a {type(values).__qualname__}"
-        raise TypeError(f"`mask` must be a mask or a boolean array, True = may attend; got {got}: numbers are a `bias`")
+    if "bool" not in str(getattr(values, "dtype", None)):
+        raise TypeError(
+            f"`mask` must be a mask or a boolean array, True = may attend; got {describe(values)}: numbers are a `bias`"
+        )
     return Dense(values)
 
 
@@ -218,5 +236,5 @@ def rule(fn: Callable[..., Array], *params: Any) -> Mask:
            [0, 0, 1, 0]])
     """
     if not callable(fn):
-        raise TypeError(f"`fn` must be a function of index arrays; got a {type(fn).__qualname__}")
+        raise TypeError(f"`fn` must be a function of index arrays; got {describe(fn)}")
     return Rule(fn, params)

@@ -11,7 +11,7 @@ from ..arrays import Array
 from ..pairs import Pairs, Span, as_index
 from ..sizes import Sizes
 from .algebra import Mask
-from .arguments import bound, check_shape, limit, shape_of, static_int
+from .arguments import bound, check_shape, limit, reach, shape_of
 from .tiles import Visibility, any_of, below, between, equal_ranges
 
 __all__ = [
@@ -131,7 +131,9 @@ class Dilated(Mask):
         if self.step == 1:
             return Visibility.FULL
         low, high = distances
-        return Visibility.EMPTY if -(-low // self.step) > high // self.step else Visibility.MIXED
+        if -(-low // self.step) > high // self.step:  # no multiple of the step in between
+            return Visibility.EMPTY
+        return Visibility.FULL if low == high else Visibility.MIXED
 
     def _call(self) -> str:
         return "dilated"
@@ -206,7 +208,7 @@ def chunked(size: int) -> Mask:
            [1, 1, 0, 0],
            [0, 0, 1, 1]])
     """
-    return Chunked(static_int("size", size, least=1))
+    return Chunked(reach("size", size, least=1))
 
 
 def dilated(step: int) -> Mask:
@@ -217,7 +219,7 @@ def dilated(step: int) -> Mask:
     array([[1, 0, 1, 0, 1],
            [0, 1, 0, 1, 0]])
     """
-    return Dilated(static_int("step", step, least=1))
+    return Dilated(reach("step", step, least=1))
 
 
 def global_tokens(count: int) -> Mask:
@@ -231,4 +233,4 @@ def global_tokens(count: int) -> Mask:
            [1, 0, 0],
            [1, 0, 0]])
     """
-    return GlobalTokens(static_int("count", count, least=0))
+    return GlobalTokens(reach("count", count, least=0))
