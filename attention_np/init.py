@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from attention_core.variants import Layer
+from attention_core.variants import Layer, Parameter
 
 __all__ = ["init"]
 
@@ -24,7 +24,14 @@ def init(layer: type[L], rng: np.random.Generator, *, dtype: DTypeLike = np.floa
     """
     if not isinstance(rng, np.random.Generator):
         raise TypeError(f"`rng` must be a numpy.random.Generator; got a {type(rng).__qualname__}")
-    weights = {
-        name: rng.uniform(p.law.low, p.law.high, p.shape).astype(dtype) for name, p in layer.parameters(**sizes).items()
-    }
+    weights = {name: _draw(rng, p, np.dtype(dtype)) for name, p in layer.parameters(**sizes).items()}
     return layer.from_state_dict(weights)
+
+
+def _draw(rng: np.random.Generator, parameter: Parameter, dtype: np.dtype[Any]) -> np.ndarray:
+    low, high = parameter.law.low, parameter.law.high
+    if dtype.kind in "biuc":
+        raise TypeError(f"`dtype` must be a real floating-point one; got {dtype}")
+    drawn = rng.uniform(low, high, parameter.shape).astype(dtype)
+    # rounding may reach the open end of [low, high): one in 256 draws of bfloat16 does
+    return np.minimum(drawn, np.nextafter(np.asarray(high, dtype), np.asarray(low, dtype)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..arrays import Array, array_namespace, scalar_like
+from ..arrays import Array, array_namespace, device_of, scalar_like
 from ..attention import dot_product_attention
 from ..masks import Mask, causal
 from .projected import attend_steps, one_head
@@ -42,6 +42,7 @@ class CausalSelfAttention(SelfAttention):
         queries, keys = (steps[name][..., None, :, :] for name in ("queries", "keys"))
         full = dot_product_attention(queries, keys, values[..., None, :, :], return_weights=True).weights[..., 0, :, :]
         seen = causal().array(scores.shape[-2], scores.shape[-1], xp=xp)[0, ...]
+        seen = xp.asarray(seen, device=device_of(xp, scores))
         mask_simple = xp.astype(seen, full.dtype)
         masked_simple = full * mask_simple
         row_sums = xp.sum(masked_simple, axis=-1, keepdims=True)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any
 
 from ..arrays import Array
-from .layer import Layer, Parameter
-from .projected import Projections, attend, attend_steps, attend_vjp, check_weights, one_head, weight_parameters
+from .projected import attend, attend_steps, attend_vjp, one_head
+from .single_head import SingleHead
 
 __all__ = ["CrossAttention"]
 
 
 @dataclass(frozen=True, eq=False)
-class CrossAttention(Layer):
+class CrossAttention(SingleHead):
     """``softmax(x_1 W_query (x_2 W_key)^T / sqrt(d_out_kq)) x_2 W_value``: ``(..., L_1, d_out_v)``.
 
     ``x_1 (..., L_1, d_in)`` asks, ``x_2 (..., L_2, d_in)`` answers; their lengths may differ.
@@ -25,24 +25,6 @@ class CrossAttention(Layer):
     >>> layer(np.ones((6, 3)), np.ones((8, 3))).shape
     (6, 4)
     """
-
-    W_query: Array
-    W_key: Array
-    W_value: Array
-
-    size_names: ClassVar[tuple[str, ...]] = ("d_in", "d_out_kq", "d_out_v")
-
-    @classmethod
-    def parameters(cls, **sizes: int) -> dict[str, Parameter]:
-        return weight_parameters("", **cls.check_sizes(sizes))
-
-    @classmethod
-    def from_state_dict(cls, weights: Mapping[str, Array]) -> Self:
-        check_weights(weights)
-        return cls(**weights)
-
-    def state_dict(self) -> dict[str, Array]:
-        return {"W_query": self.W_query, "W_key": self.W_key, "W_value": self.W_value}
 
     def __call__(self, x_1: Array, x_2: Array) -> Array:
         """Return the context vectors ``(..., L_1, d_out_v)``."""
@@ -58,9 +40,6 @@ class CrossAttention(Layer):
 
         def to_inputs(cotangent: Array) -> tuple[Array, Array, Any]:
             dx_1, dx_2, weights = pullback(cotangent)
-            return dx_1, dx_2, type(self)(*(weight[0, :, :] for weight in weights))
+            return dx_1, dx_2, self._of(weights)
 
         return out, to_inputs
-
-    def _stacked(self) -> Projections:
-        return Projections(*(weight[None, :, :] for weight in (self.W_query, self.W_key, self.W_value)))

@@ -44,8 +44,8 @@ class MultiHeadAttentionWrapper(Layer):
 
     @classmethod
     def from_state_dict(cls, weights: Mapping[str, Array]) -> Self:
-        count = max(1, len(weights) // len(NAMES))
-        prefixes = tuple(f"heads.{h}." for h in range(count))
+        named = {name.rpartition(".")[0] for name in weights if name.startswith("heads.")}
+        prefixes = tuple(f"heads.{h}." for h in range(max(1, len(named))))
         check_weights(weights, prefixes)
         xp = array_namespace(*weights.items())
         return cls(*(xp.stack([weights[prefix + name] for prefix in prefixes]) for name in NAMES))

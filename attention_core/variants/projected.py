@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, NamedTuple, TypeAlias
 
-from ..arrays import Array, matmul, sum_to_shape, transpose
+from ..arrays import Array, array_namespace, compute_dtype, matmul, sum_to_shape, transpose
 from ..attention import attention_scores, dot_product_attention
 from ..attention import vjp as attention_vjp
+from ..checks import check_dtypes
 from ..masks import Mask
 from .layer import Parameter, check_inputs
 
@@ -40,11 +41,13 @@ def weight_parameters(prefix: str = "", *, d_in: int, d_out_kq: int, d_out_v: in
 
 
 def check_weights(weights: Mapping[str, Array], prefixes: tuple[str, ...] = ("",)) -> None:
-    """Raise ``ValueError`` for a name that is missing, not expected, or of a shape that does not fit the others."""
+    """Raise for a name that is missing or not expected, for what is no real array, and for shapes that do not fit."""
     expected = [prefix + name for prefix in prefixes for name in NAMES]
     missing, unexpected = [n for n in expected if n not in weights], [n for n in weights if n not in expected]
     if missing or unexpected:
-        raise ValueError(f"`weights` must hold {', '.join(expected)}; missing: {missing}, not expected: {unexpected}")
+        names = ", ".join(expected[:3]) + (f" ... {expected[-1]}" if len(expected) > 3 else "")
+        raise ValueError(f"`weights` must hold {names}; missing: {missing}, not expected: {unexpected}")
+    check_dtypes(array_namespace(*weights.items()), **weights)
     d_in, d_out_kq = _matrix_shape(expected[0], weights[expected[0]])
     _, d_out_v = _matrix_shape(expected[2], weights[expected[2]])
     for prefix in prefixes:
@@ -95,16 +98,18 @@ class _Pullback:
     xp: ModuleType
     weights: Projections
     inputs: tuple[Array, Array]
-    heads: int
+    shape: tuple[int, ...]
     pullback: Callable[..., Any]
 
     def __call__(self, cotangent: Array) -> tuple[Array, Array, Projections]:
         xp, weights = self.xp, self.weights
-        split = xp.reshape(cotangent, (*cotangent.shape[:-1], self.heads, cotangent.shape[-1] // self.heads))
+        _check_cotangent(cotangent, self.shape)
+        *batch, heads, length, depth = self.shape
+        split = xp.reshape(cotangent, (*batch, length, heads, depth))
         queries, keys, values, *_ = self.pullback(xp.moveaxis(split, -2, -3))
         x_1, x_2 = self.inputs
-        dx_1 = _input_cotangent(xp, queries, weights.W_query)
-        dx_2 = _input_cotangent(xp, keys, weights.W_key) + _input_cotangent(xp, values, weights.W_value)
+        dx_1 = _input_cotangent(xp, x_1, (queries, weights.W_query))
+        dx_2 = _input_cotangent(xp, x_2, (keys, weights.W_key), (values, weights.W_value))
         rows = ((x_1, queries, weights.W_query), (x_2, keys, weights.W_key), (x_2, values, weights.W_value))
         return dx_1, dx_2, Projections(*(_weight_cotangent(xp, *row) for row in rows))
 
@@ -113,15 +118,36 @@ def attend_vjp(weights: Projections, mask: Mask | None, inputs: Inputs) -> tuple
     """Return the context vectors and the pullback to ``(x_1, x_2, weights)``."""
     xp, projected = _project(weights, inputs)
     result, pullback = attention_vjp(*projected, mask=mask)
-    heads = weights.W_query.shape[0]
-    return _side_by_side(xp, result.out), _Pullback(xp, weights, _both(inputs), heads, pullback)
+    return _side_by_side(xp, result.out), _Pullback(xp, weights, _both(inputs), tuple(result.out.shape), pullback)
+
+
+def _check_cotangent(cotangent: Array, shape: tuple[int, ...]) -> None:
+    *batch, heads, length, depth = shape
+    expected = (*batch, length, heads * depth)
+    if not hasattr(cotangent, "shape") or tuple(cotangent.shape) != expected:
+        got = tuple(cotangent.shape) if hasattr(cotangent, "shape") else type(cotangent).__qualname__
+        raise ValueError(f"the cotangent has shape {got}; it must be that of the context vectors, {expected}")
 
 
 def _project(weights: Projections, inputs: Inputs) -> tuple[ModuleType, list[Array]]:
+    _check_projections(weights)
     xp = check_inputs(weights.W_query.shape[-2], weights._asdict(), inputs)
     x_1, x_2 = _both(inputs)
     rows = ((x_1, weights.W_query), (x_2, weights.W_key), (x_2, weights.W_value))
-    return xp, [_product(xp, x[..., None, :, :], weight) for x, weight in rows]
+    return xp, [_product(xp, x[..., None, :, :], weight, xp.result_type(x.dtype, weight.dtype)) for x, weight in rows]
+
+
+def _check_projections(weights: Projections) -> None:
+    """A layer that was made by its constructor has not been looked at yet."""
+    for name, weight in weights._asdict().items():
+        if weight.ndim != 3:
+            raise ValueError(f"`{name}` must be a matrix (d_in, d_out) a head; got shape {tuple(weight.shape[1:])}")
+    first = tuple(weights.W_query.shape)
+    for name, weight in weights._asdict().items():
+        depth = weight.shape[-1] if name == "W_value" else first[-1]
+        if tuple(weight.shape) != (*first[:2], depth):
+            here, there = (f"{shape[0]} x {tuple(shape[1:])}" for shape in (weight.shape, (*first[:2], depth)))
+            raise ValueError(f"`{name}` is {here}, heads x (d_in, d_out); beside `W_query` it must be {there}")
 
 
 def _both(inputs: Inputs) -> tuple[Array, Array]:
@@ -129,9 +155,9 @@ def _both(inputs: Inputs) -> tuple[Array, Array]:
     return first, last
 
 
-def _product(xp: ModuleType, x: Array, weight: Array) -> Array:
-    dtype = xp.result_type(x.dtype, weight.dtype)
-    return matmul(xp, xp.astype(x, dtype), xp.astype(weight, dtype))
+def _product(xp: ModuleType, x: Array, weight: Array, dtype: Any) -> Array:
+    # NumPy gives float32 for a product of bfloat16: hence the cast after it
+    return xp.astype(matmul(xp, xp.astype(x, dtype), xp.astype(weight, dtype)), dtype)
 
 
 def _side_by_side(xp: ModuleType, out: Array) -> Array:
@@ -140,10 +166,18 @@ def _side_by_side(xp: ModuleType, out: Array) -> Array:
     return xp.reshape(xp.moveaxis(out, -3, -2), (*batch, length, heads * depth))
 
 
-def _input_cotangent(xp: ModuleType, cotangent: Array, weight: Array) -> Array:
-    return xp.sum(_product(xp, cotangent, transpose(xp, weight)), axis=-3)
+def _input_cotangent(xp: ModuleType, x: Array, *projected: tuple[Array, Array]) -> Array:
+    """Sum ``cotangent W^T`` over the projections of ``x`` and their heads, in the compute dtype."""
+    parts = [
+        xp.sum(
+            _product(xp, cotangent, transpose(xp, weight), compute_dtype(xp, cotangent.dtype, weight.dtype)), axis=-3
+        )
+        for cotangent, weight in projected
+    ]
+    return xp.astype(sum(parts[1:], start=parts[0]), x.dtype)
 
 
 def _weight_cotangent(xp: ModuleType, x: Array, cotangent: Array, weight: Array) -> Array:
-    products = _product(xp, transpose(xp, x[..., None, :, :]), cotangent)
+    """Sum ``x^T cotangent`` over the batch, in the compute dtype."""
+    products = _product(xp, transpose(xp, x[..., None, :, :]), cotangent, compute_dtype(xp, x.dtype, cotangent.dtype))
     return xp.astype(sum_to_shape(xp, products, tuple(weight.shape)), weight.dtype)

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from ..arrays import Array
 from ..masks import Mask
-from .layer import Layer, Parameter
-from .projected import Projections, attend, attend_steps, attend_vjp, check_weights, one_head, weight_parameters
+from .projected import attend, attend_steps, attend_vjp, one_head
+from .single_head import SingleHead
 
 __all__ = ["SelfAttention"]
 
 
 @dataclass(frozen=True, eq=False)
-class SelfAttention(Layer):
+class SelfAttention(SingleHead):
     """``softmax(x W_query (x W_key)^T / sqrt(d_out_kq)) x W_value``, for ``x (..., L, d_in)``: ``(..., L, d_out_v)``.
 
     ``W_query`` and ``W_key`` are ``(d_in, d_out_kq)``, ``W_value`` is ``(d_in, d_out_v)``, ``d_out_v`` free.
@@ -27,24 +27,7 @@ class SelfAttention(Layer):
     (5, 4)
     """
 
-    W_query: Array
-    W_key: Array
-    W_value: Array
-
-    size_names: ClassVar[tuple[str, ...]] = ("d_in", "d_out_kq", "d_out_v")
     mask: ClassVar[Mask | None] = None
-
-    @classmethod
-    def parameters(cls, **sizes: int) -> dict[str, Parameter]:
-        return weight_parameters("", **cls.check_sizes(sizes))
-
-    @classmethod
-    def from_state_dict(cls, weights: Mapping[str, Array]) -> Self:
-        check_weights(weights)
-        return cls(**weights)
-
-    def state_dict(self) -> dict[str, Array]:
-        return {"W_query": self.W_query, "W_key": self.W_key, "W_value": self.W_value}
 
     def __call__(self, x: Array) -> Array:
         """Return the context vectors ``(..., L, d_out_v)`` of ``x (..., L, d_in)``."""
@@ -63,10 +46,3 @@ class SelfAttention(Layer):
             return dx_1 + dx_2, self._of(weights)
 
         return out, to_inputs
-
-    def _stacked(self) -> Projections:
-        return Projections(*(weight[None, :, :] for weight in (self.W_query, self.W_key, self.W_value)))
-
-    @classmethod
-    def _of(cls, weights: Projections) -> Self:
-        return cls(*(weight[0, :, :] for weight in weights))
