@@ -9,6 +9,7 @@ from .biases import Bias
 from .dropout import dropout
 from .kernels import Choice, Kernel, register_kernel
 from .masks import Mask
+from .packed import packed_attention, segment_ids, segment_positions
 from .problem import Gradients, Result
 from .softmax import merge
 from .variants import CausalSelfAttention, CrossAttention, MultiHeadAttentionWrapper, SelfAttention
@@ -33,7 +34,10 @@ __all__ = [
     "jvp",
     "masks",
     "merge",
+    "packed_attention",
     "register_kernel",
+    "segment_ids",
+    "segment_positions",
     "variants",
     "vjp",
     "which_kernel",

@@ -35,7 +35,8 @@ LONG_FILES: dict[str, str] = {}  # path: the reason why it may be longer
 PUBLIC_NAMES = {
     "Bias", "CausalSelfAttention", "Choice", "CrossAttention", "Gradients", "Kernel", "Mask",
     "MultiHeadAttentionWrapper", "Result", "SelfAttention", "attention_scores", "biases", "dot_product_attention",
-    "dropout", "init", "jvp", "masks", "merge", "register_kernel", "variants", "vjp", "which_kernel",
+    "dropout", "init", "jvp", "masks", "merge", "packed_attention", "register_kernel", "segment_ids",
+    "segment_positions", "variants", "vjp", "which_kernel",
 }  # fmt: skip
 
 

@@ -33,7 +33,10 @@ def pairs(xp: Any = np, batch: tuple[int, ...] = (2,), heads: int = 3, queries: 
 
 
 def keep(drop: Any, where: Pairs) -> np.ndarray:
-    return np.asarray(where.xp.broadcast_to(drop.kept(where), where.shape))
+    def mask() -> Any:
+        return where.xp.broadcast_to(drop.kept(where), where.shape)
+
+    return np.asarray(jax.jit(mask)() if where.xp is jnp else mask())  # eager JAX would compile every step on its own
 
 
 # A second writing of docs/dropout.md, on Python's integers
@@ -286,8 +289,8 @@ def test_vmap_with_a_seed_an_item_is_a_call_an_item(arrays: tuple[np.ndarray, ..
         return attention_jax.dot_product_attention(*item, dropout=dropout(0.25, seed))
 
     items = [jnp.asarray(x, dtype=jnp.float32) for x in arrays]
-    found = jax.vmap(call)(jnp.asarray([3, 4]), *items)
-    expected = [call(seed, *(x[n] for x in items)) for n, seed in enumerate((3, 4))]
+    found = jax.jit(jax.vmap(call))(jnp.asarray([3, 4]), *items)
+    expected = [jax.jit(call)(seed, *(x[n] for x in items)) for n, seed in enumerate((3, 4))]
     np.testing.assert_allclose(found, np.stack(expected), rtol=1e-5, atol=1e-6)
 
 
