@@ -55,36 +55,36 @@ class Pairs:
         count = 1
         for size in self.batch_shape:
             count *= size
-        numbers = self.xp.reshape(self._arange((0, count)), self.batch_shape)
+        numbers = self.xp.reshape(self.indices((0, count)), self.batch_shape)
         return self.per_item(numbers)
 
     @property
     def head(self) -> Array:
         """The query head, ``(Hq, 1, 1)``."""
-        return self._arange(self.heads)[:, None, None]
+        return self.indices(self.heads)[:, None, None]
 
     @property
     def query_index(self) -> Array:
         """The row of the query in the call, ``(Lq, 1)``."""
-        return self._arange(self.queries)[:, None]
+        return self.indices(self.queries)[:, None]
 
     @property
     def key_index(self) -> Array:
         """The row of the key in the call, ``(1, Lk)``."""
-        return self._arange(self.keys)[None, :]
+        return self.indices(self.keys)[None, :]
 
     @property
     def query_position(self) -> Array:
         """The position of each query, ``(..., 1, Lq, 1)`` or ``(Lq, 1)``."""
         if _is_start(self.query_positions):
-            return self._arange(self.queries, self.query_positions)[:, None]
+            return self.indices(self.queries, self.query_positions)[:, None]
         return as_index(self.xp, self.per_query(self.query_positions))
 
     @property
     def key_position(self) -> Array:
         """The position of each key, ``(..., 1, 1, Lk)`` or ``(1, Lk)``."""
         if _is_start(self.key_positions):
-            return self._arange(self.keys, self.key_positions)[None, :]
+            return self.indices(self.keys, self.key_positions)[None, :]
         return as_index(self.xp, self.per_key(self.key_positions))
 
     # Tiles of a caller's arrays
@@ -97,28 +97,44 @@ class Pairs:
 
     def per_query(self, x: Array) -> Array:
         """Shape a value per query, ``(..., Lq)``, to ``(..., 1, Lq, 1)``."""
-        start, stop = self.queries
-        return self._pick_item(as_array(self.xp, x), trailing=1)[..., None, start:stop, None]
+        x = self._pick_item(as_array(self.xp, x), trailing=1)
+        return self.cut(x, -1, self.queries)[..., None, :, None]
 
     def per_key(self, x: Array) -> Array:
         """Shape a value per key, ``(..., Lk)``, to ``(..., 1, 1, Lk)``."""
-        start, stop = self.keys
-        return self._pick_item(as_array(self.xp, x), trailing=1)[..., None, None, start:stop]
+        x = self._pick_item(as_array(self.xp, x), trailing=1)
+        return self.cut(x, -1, self.keys)[..., None, None, :]
 
     def per_head(self, x: Array) -> Array:
-        """Shape a value per query head, ``(Hq,)``, to ``(Hq, 1, 1)``."""
-        start, stop = self.heads
-        return as_array(self.xp, x)[start:stop, None, None]
+        """Shape a value per query head, ``(..., Hq)``, to ``(..., Hq, 1, 1)``."""
+        return self.cut(as_array(self.xp, x), -1, self.heads)[..., None, None]
 
     def per_pair(self, x: Array) -> Array:
         """Cut this tile from an array that broadcasts to ``(..., Hq, Lq, Lk)``; axes of size 1 stay."""
         x = self._pick_item(as_array(self.xp, x), trailing=3)
-        spans = (self.heads, self.queries, self.keys)[-x.ndim :] if x.ndim else ()
-        cuts = [
-            slice(None) if size == 1 else slice(start, stop)
-            for size, (start, stop) in zip(x.shape[-3:], spans, strict=True)
-        ]
-        return x[(..., *cuts)] if cuts else x
+        for axis, span in zip((-1, -2, -3), (self.keys, self.queries, self.heads), strict=True):
+            if x.ndim >= -axis and x.shape[axis] != 1:
+                x = self.cut(x, axis, span)
+        return x
+
+    # How a tile is cut, which a backend's loop may do in its own way
+
+    def cut(self, x: Array, axis: int, span: Span) -> Array:
+        """Return ``x`` at the indices of ``span`` along a negative ``axis``."""
+        return x[(..., slice(*span), *(slice(None),) * (-axis - 1))]
+
+    def spread(self, x: Array, axis: int, span: Span, size: int) -> Array:
+        """Undo :meth:`cut`: put ``x`` among zeros, the axis being ``size`` long."""
+        if span == (0, size):
+            return x
+        shapes = [(*x.shape[:axis], count, *x.shape[x.ndim + axis + 1 :]) for count in (span[0], size - span[1])]
+        before, after = (self.xp.zeros(shape, dtype=x.dtype, device=self.device) for shape in shapes)
+        return self.xp.concat([before, x, after], axis=axis)
+
+    def indices(self, span: Span, start: int | Array = 0) -> Array:
+        """Return the integers of ``span``, shifted by ``start``."""
+        indices = self.xp.arange(*span, device=self.device)
+        return indices if isinstance(start, int) and start == 0 else indices + as_index(self.xp, start)
 
     # What is known of the positions without looking at traced values
 
@@ -137,10 +153,6 @@ class Pairs:
             return value_range(self.xp, as_index(self.xp, cut(positions)))
         start = known_int(positions)
         return None if start is None else (start + span[0], start + span[1] - 1)
-
-    def _arange(self, span: Span, start: int | Array = 0) -> Array:
-        indices = self.xp.arange(*span, device=self.device)
-        return indices if isinstance(start, int) and start == 0 else indices + as_index(self.xp, start)
 
     def _pick_item(self, x: Array, trailing: int) -> Array:
         if self.item is None or x.ndim <= trailing:

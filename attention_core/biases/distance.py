@@ -32,7 +32,7 @@ class Alibi(Bias):
             return self  # slopes given as numbers are constants
         xp = pairs.xp
         distance = xp.astype(abs(pairs.query_position - pairs.key_position), cotangent.dtype)
-        slopes = _at_heads(pairs, _sum_by_head(xp, -cotangent * distance), self.slopes.shape[0])
+        slopes = pairs.spread(_sum_by_head(xp, -cotangent * distance), -1, pairs.heads, self.slopes.shape[0])
         return Alibi(xp.astype(slopes, self.slopes.dtype))
 
     def jvp(self, pairs: Pairs, tangent: Bias, dtype: Any) -> Array:
@@ -64,10 +64,11 @@ class Relative(Bias):
     max_distance: int
 
     def values(self, pairs: Pairs, dtype: Any) -> Array:
-        xp, (start, stop), index = pairs.xp, pairs.heads, self._index(pairs)
-        by_distance = xp.take(as_array(xp, self.table)[:, start:stop], self._buckets(pairs), axis=0)
+        xp, index = pairs.xp, self._index(pairs)
+        table = pairs.cut(as_array(xp, self.table), -1, pairs.heads)
+        by_distance = xp.take(table, self._buckets(pairs), axis=0)
         flat = xp.take(by_distance, xp.reshape(index, (-1,)), axis=0)
-        return xp.astype(xp.moveaxis(xp.reshape(flat, (*index.shape, stop - start)), -1, -3), dtype)
+        return xp.astype(xp.moveaxis(xp.reshape(flat, (*index.shape, table.shape[-1])), -1, -3), dtype)
 
     def vjp(self, pairs: Pairs, cotangent: Array) -> Bias:
         xp, index = pairs.xp, self._index(pairs)
@@ -75,7 +76,7 @@ class Relative(Bias):
         buckets = xp.reshape(flat, (*index.shape[:-2], 1, *index.shape[-2:]))
         zero = scalar_like(xp, 0.0, cotangent)
         rows = [_sum_by_head(xp, xp.where(buckets == row, cotangent, zero)) for row in range(self.table.shape[0])]
-        table = _at_heads(pairs, xp.stack(rows), self.table.shape[1])
+        table = pairs.spread(xp.stack(rows), -1, pairs.heads, self.table.shape[1])
         return replace(self, table=xp.astype(table, self.table.dtype))
 
     def may_mask(self) -> bool:
@@ -103,17 +104,6 @@ class Relative(Bias):
 def _sum_by_head(xp: Any, x: Array) -> Array:
     axes = tuple(axis for axis in range(x.ndim) if axis != x.ndim - 3)
     return xp.sum(x, axis=axes)
-
-
-def _at_heads(pairs: Pairs, x: Array, heads: int) -> Array:
-    """Put a tile's heads, on the last axis, among zeros for the other heads."""
-    start, stop = pairs.heads
-    if (start, stop) == (0, heads):
-        return x
-    before, after = (
-        pairs.xp.zeros((*x.shape[:-1], count), dtype=x.dtype, device=pairs.device) for count in (start, heads - stop)
-    )
-    return pairs.xp.concat([before, x, after], axis=-1)
 
 
 # The functions that make them
