@@ -240,6 +240,9 @@ def _restore_gradients(problem: Problem, bias: Any, gradients: Gradients) -> Gra
 def _settle_tangents(problem: Problem, tangents: Tangents) -> Tangents:
     arguments = {"query": problem.query, "key": problem.key, "value": problem.value, "sinks": problem.sinks}
     settled = {}
+    for name in ("bias", "sinks"):
+        if getattr(tangents, name) is not None and getattr(problem, name) is None:
+            raise ValueError(f"`tangents.{name}` was given, but the call has no `{name}`")
     for name, argument in arguments.items():
         tangent = getattr(tangents, name)
         if tangent is not None and name != "sinks":

@@ -23,6 +23,7 @@ __all__ = [
     "group_rows",
     "over_keys",
     "over_queries",
+    "pair_products",
     "scores",
     "ungroup_rows",
     "visible_pairs",
@@ -38,6 +39,9 @@ def dense_attention(problem: Problem, *, lse: bool = True, weights: bool = True)
     visible = visible_pairs(p)
     softmax = softmax_of(p, visible)
     out = over_keys(p, drop(p, softmax.weights), visible, cast(xp, p.value, p.dtype))
+    if visible is not None:  # it is 0 there already, but an autodiff would multiply the cotangent, NaN perhaps, by 0
+        some = xp.any(visible, axis=-1, keepdims=True) if visible.ndim else visible
+        out = xp.where(some, out, scalar_like(xp, 0.0, out))
     return Result(
         out=cast(xp, out, p.out_dtype),
         lse=softmax.lse() if lse else None,
@@ -65,10 +69,12 @@ def visible_pairs(problem: Problem) -> Array | None:
 def scores(problem: Problem, stage: Stage, visible: Array | None) -> Array:
     """Return the scores ``(..., Hq, Lq, Lk)`` after ``stage``, in the compute dtype."""
     xp, p = problem.xp, problem
-    s = p.scale * _products(p, visible)
+    s = p.scale * pair_products(p, cast(xp, p.query, p.dtype), cast(xp, p.key, p.dtype), visible)
     if stage == "scaled":
         return s
     if p.softcap is not None:  # before bias and mask, or a capped -inf would come back as -softcap
+        if visible is not None:  # the derivative of tanh would be NaN where a masked score is
+            s = xp.where(visible, s, scalar_like(xp, 0.0, s))
         s = p.softcap * xp.tanh(s / p.softcap)
     if stage == "capped":
         return s
@@ -79,15 +85,20 @@ def scores(problem: Problem, stage: Stage, visible: Array | None) -> Array:
     return xp.where(visible, s, scalar_like(xp, -xp.inf, s))
 
 
-def _products(problem: Problem, visible: Array | None) -> Array:
-    """Return ``query @ key^T``, grouped heads without a copy of the keys."""
+def pair_products(problem: Problem, rows: Array, columns: Array, visible: Array | None) -> Array:
+    """Return ``rows_i . columns_j`` of ``(..., Hq, Lq, C)`` and ``(..., Hkv, Lk, C)``: ``(..., Hq, Lq, Lk)``.
+
+    Grouped heads without a copy of the columns; NaN where a row or a column is not finite and some pairs are masked.
+    """
     xp, p = problem.xp, problem
-    query, key = cast(xp, p.query, p.dtype), cast(xp, p.key, p.dtype)
-    if visible is None or (known_finite(xp, query) and known_finite(xp, key)):
-        return ungroup_rows(p, matmul(xp, group_rows(p, query), transpose(xp, key)))
-    products = ungroup_rows(p, matmul(xp, group_rows(p, _finite(xp, query)), transpose(xp, _finite(xp, key))))
-    poisoned = group_rows(p, _poison(xp, query)) + transpose(xp, _poison(xp, key))
-    return products + ungroup_rows(p, poisoned)
+    if visible is None or (known_finite(xp, rows) and known_finite(xp, columns)):
+        products = matmul(xp, group_rows(p, rows), transpose(xp, columns))
+    else:
+        products = matmul(xp, group_rows(p, _finite(xp, rows)), transpose(xp, _finite(xp, columns)))
+        products = products + (group_rows(p, _poison(xp, rows)) + transpose(xp, _poison(xp, columns)))
+    products = ungroup_rows(p, products)
+    same = tuple(products.shape) == p.sizes.scores
+    return products if same else xp.broadcast_to(products, p.sizes.scores)  # value alone has some batch axis
 
 
 def _finite(xp: ModuleType, x: Array) -> Array:
@@ -136,11 +147,11 @@ def _visible_product(xp: ModuleType, weights: Array, seen: Array | None, x: Arra
     if seen is None:
         return matmul(xp, weights, x)
     product = matmul(xp, weights, _finite(xp, x))
-    seen, nan = xp.astype(seen, x.dtype), xp.isnan(x)
-    up = matmul(xp, seen, xp.astype(nan | (x == xp.inf), x.dtype)) > 0
-    down = matmul(xp, seen, xp.astype(nan | (x == -xp.inf), x.dtype)) > 0
-    zero, inf = scalar_like(xp, 0.0, x), scalar_like(xp, xp.inf, x)
-    return product + (xp.where(up, inf, zero) - xp.where(down, inf, zero))  # both: inf - inf = NaN
+    seen, unknown = xp.astype(seen, x.dtype), xp.isnan(x)
+    up = matmul(xp, seen, xp.astype(unknown | (x == xp.inf), x.dtype)) > 0
+    down = matmul(xp, seen, xp.astype(unknown | (x == -xp.inf), x.dtype)) > 0
+    zero, inf, nan = (scalar_like(xp, number, x) for number in (0.0, xp.inf, xp.nan))
+    return product + xp.where(up & down, nan, xp.where(up, inf, xp.where(down, -inf, zero)))
 
 
 def group_rows(problem: Problem, x: Array) -> Array:

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from .arrays import Array, matmul, scalar_like, sum_to_shape, transpose
-from .dense import drop, group_rows, over_keys, over_queries, scores, softmax_of, ungroup_rows, visible_pairs
+from .arrays import Array, scalar_like, sum_to_shape
+from .dense import drop, over_keys, over_queries, pair_products, scores, softmax_of, visible_pairs
 from .problem import Gradients, Problem, Result
 
 __all__ = ["Tangents", "dense_jvp", "dense_vjp"]
@@ -32,7 +32,7 @@ def dense_vjp(problem: Problem, out_cotangent: Array, lse_cotangent: Array | Non
     softmax = softmax_of(p, visible)
     weights, lse = softmax.weights, softmax.lse()
     dout = xp.astype(out_cotangent, p.dtype)
-    dp = drop(p, _pair_products(p, dout, xp.astype(p.value, p.dtype)))
+    dp = drop(p, pair_products(p, dout, xp.astype(p.value, p.dtype), visible))
     delta = xp.sum(_times(xp, weights, dp), axis=-1)
     row = -delta if lse_cotangent is None else xp.astype(lse_cotangent, p.dtype) - delta
     ds = _times(xp, weights, dp + row[..., None])
@@ -42,7 +42,7 @@ def dense_vjp(problem: Problem, out_cotangent: Array, lse_cotangent: Array | Non
         key=_summed(p, p.key, over_queries(p, du, visible, xp.astype(p.query, p.dtype))),
         value=_summed(p, p.value, over_queries(p, drop(p, weights), visible, dout)),
         bias=None if p.bias is None else p.bias.vjp(p.pairs(), ds),
-        sinks=None if p.sinks is None else _summed_heads(p, p.sinks, _sink_weights(p, lse) * row),
+        sinks=None if p.sinks is None else _summed_heads(p, p.sinks, _times(xp, _sink_weights(p, lse), row)),
     )
 
 
@@ -55,7 +55,7 @@ def dense_jvp(problem: Problem, tangents: Tangents) -> Result:
     ds = _score_tangents(p, visible, weights, tangents)
     dlse = xp.sum(_times(xp, weights, ds), axis=-1)
     if tangents.sinks is not None:
-        dlse = dlse + _sink_weights(p, lse) * xp.astype(tangents.sinks, p.dtype)[:, None]
+        dlse = dlse + _times(xp, _sink_weights(p, lse), xp.astype(tangents.sinks, p.dtype)[:, None])
     dp = _times(xp, weights, ds - dlse[..., None])
     dout = over_keys(p, drop(p, dp), visible, xp.astype(p.value, p.dtype))
     if tangents.value is not None:
@@ -67,9 +67,9 @@ def _score_tangents(problem: Problem, visible: Array | None, weights: Array, tan
     xp, p = problem.xp, problem
     ds = xp.zeros_like(weights)
     if tangents.query is not None:
-        ds = ds + _pair_products(p, xp.astype(tangents.query, p.dtype), xp.astype(p.key, p.dtype))
+        ds = ds + pair_products(p, xp.astype(tangents.query, p.dtype), xp.astype(p.key, p.dtype), visible)
     if tangents.key is not None:
-        ds = ds + _pair_products(p, xp.astype(p.query, p.dtype), xp.astype(tangents.key, p.dtype))
+        ds = ds + pair_products(p, xp.astype(p.query, p.dtype), xp.astype(tangents.key, p.dtype), visible)
     ds = _uncap(p, visible, p.scale * ds)
     if p.bias is not None and tangents.bias is not None:
         ds = ds + p.bias.jvp(p.pairs(), tangents.bias, p.dtype)
@@ -77,15 +77,8 @@ def _score_tangents(problem: Problem, visible: Array | None, weights: Array, tan
 
 
 def _times(xp: ModuleType, weights: Array, x: Array) -> Array:
-    """Multiply, but a weight of exactly 0 gives 0 also for NaN and infinities."""
-    zero = scalar_like(xp, 0.0, weights)
-    return xp.where(weights == 0, zero, weights * x)
-
-
-def _pair_products(problem: Problem, rows: Array, columns: Array) -> Array:
-    """Return ``rows_i . columns_j`` for each query head: ``(..., Hq, Lq, Lk)``."""
-    p = problem
-    return ungroup_rows(p, matmul(p.xp, group_rows(p, rows), transpose(p.xp, columns)))
+    """Multiply, but a weight of exactly 0 gives 0 also for NaN and infinities, and so do the derivatives."""
+    return weights * xp.where(weights == 0, scalar_like(xp, 0.0, x), x)
 
 
 def _uncap(problem: Problem, visible: Array | None, ds: Array) -> Array:

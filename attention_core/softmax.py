@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import NamedTuple
 
-from .arrays import Array, array_namespace, scalar_like
+from .arrays import Array, array_namespace, known_finite, scalar_like
 
 __all__ = ["Softmax", "masked_softmax", "merge"]
 
@@ -43,7 +43,10 @@ def masked_softmax(xp: ModuleType, scores: Array, sinks: Array | None) -> Softma
     total = xp.sum(exponentials, axis=-1, keepdims=True)
     if sink is not None:
         total = total + xp.exp(sink - shift)
-    return Softmax(xp, exponentials / xp.where(total == 0, 1.0, total), shift, total)
+    weights = exponentials / xp.where(total == 0, 1.0, total)
+    if not known_finite(xp, total):  # a visible NaN spoils its row, but no masked pair of it
+        weights = xp.where(scores == -xp.inf, scalar_like(xp, 0.0, weights), weights)
+    return Softmax(xp, weights, shift, total)
 
 
 def _row_maximum(xp: ModuleType, scores: Array, sink: Array | None) -> Array:
