@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
 from numbers import Integral
-from typing import Any
+from typing import Any, Self
 
 from .arrays import describe, dtype_name
 
-__all__ = ["Value", "integer_or_array", "static_int"]
+__all__ = ["Value", "integer_or_array", "is_static", "static_int"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -25,11 +26,16 @@ class Value:
 
     def data_names(self) -> tuple[str, ...]:
         """Names of the fields that hold arrays, or other values that do."""
-        return tuple(f.name for f in fields(self) if not _static(getattr(self, f.name)))
+        return tuple(f.name for f in fields(self) if not is_static(getattr(self, f.name)))
 
     def arrays(self) -> tuple[Any, ...]:
         """All arrays within, in the order of the fields."""
         return tuple(x for name in self.data_names() for x in _arrays_in(getattr(self, name)))
+
+    def map_arrays(self, fn: Callable[..., Any], *others: Any) -> Self:
+        """Return this value with each array replaced by ``fn`` of it, and of those in its place in the ``others``."""
+        mapped = {name: _mapped(fn, *(getattr(x, name) for x in (self, *others))) for name in self.data_names()}
+        return replace(self, **mapped)
 
     def _fields(self) -> tuple[Any, ...]:
         return tuple(getattr(self, f.name) for f in fields(self))
@@ -55,12 +61,21 @@ class Value:
         return type(self).__name__
 
 
-def _static(x: Any) -> bool:
+def is_static(x: Any) -> bool:
+    """Say whether ``x`` is a Python value; what is not is an array, or holds one."""
     if isinstance(x, tuple):
-        return all(map(_static, x))
+        return all(map(is_static, x))
     if isinstance(x, Value):
         return x.is_static()
     return x is None or isinstance(x, (bool, int, float, str)) or (callable(x) and not hasattr(x, "shape"))
+
+
+def _mapped(fn: Callable[..., Any], x: Any, *others: Any) -> Any:
+    if isinstance(x, tuple):
+        return tuple(_mapped(fn, *parts) for parts in zip(x, *others, strict=True))
+    if isinstance(x, Value):
+        return x.map_arrays(fn, *others)
+    return x if is_static(x) else fn(x, *others)
 
 
 def _arrays_in(x: Any) -> tuple[Any, ...]:
@@ -68,13 +83,13 @@ def _arrays_in(x: Any) -> tuple[Any, ...]:
         return tuple(a for part in x for a in _arrays_in(part))
     if isinstance(x, Value):
         return x.arrays()
-    return () if _static(x) else (x,)
+    return () if is_static(x) else (x,)
 
 
 def _same(a: Any, b: Any) -> bool:
     if isinstance(a, tuple) and isinstance(b, tuple):
         return len(a) == len(b) and all(map(_same, a, b))
-    return a is b or (_static(a) and _static(b) and type(a) is type(b) and bool(a == b)) or _equal_values(a, b)
+    return a is b or (is_static(a) and is_static(b) and type(a) is type(b) and bool(a == b)) or _equal_values(a, b)
 
 
 def _equal_values(a: Any, b: Any) -> bool:

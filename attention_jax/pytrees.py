@@ -7,17 +7,17 @@ a static schedule, ``key_lengths(array)`` may be traced, differentiated past, an
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 import jax
 
-from attention_core.values import Value
+from attention_core.values import Value, is_static
 from attention_core.variants import Layer
 
 __all__ = ["register_all"]
 
-Static = tuple[tuple[str, Any], ...]
+Frames = tuple[tuple[str, Any], ...]
 
 
 def register_all() -> None:
@@ -35,21 +35,43 @@ def _subclasses(base: type[Any]) -> Iterator[type[Any]]:
         yield from _subclasses(cls)
 
 
-def _flatten_value(value: Any) -> tuple[tuple[Any, ...], tuple[tuple[str, ...], Static]]:
-    names = value.data_names()
-    static = tuple((f.name, getattr(value, f.name)) for f in fields(value) if f.name not in names)
-    return tuple(getattr(value, name) for name in names), (names, static)
+@dataclass(frozen=True)
+class _Kept:
+    """A Python value in its place; its type tells ``True`` from ``1``."""
+
+    kind: type
+    value: Any
 
 
-def _flatten_value_with_keys(value: Any) -> tuple[tuple[Any, ...], tuple[tuple[str, ...], Static]]:
-    children, auxiliary = _flatten_value(value)
-    keys = map(jax.tree_util.GetAttrKey, auxiliary[0])
-    return tuple(zip(keys, children, strict=True)), auxiliary
+def _take_apart(x: Any) -> tuple[tuple[Any, ...], Any]:
+    """Return the arrays of a field, and what puts them back among its Python values."""
+    if not isinstance(x, tuple):
+        return ((), _Kept(type(x), x)) if is_static(x) else ((x,), None)
+    parts = [_take_apart(part) for part in x]
+    return tuple(child for children, _ in parts for child in children), tuple(frame for _, frame in parts)
+
+
+def _put_together(frame: Any, children: Iterator[Any]) -> Any:
+    if isinstance(frame, _Kept):
+        return frame.value
+    return next(children) if frame is None else tuple(_put_together(part, children) for part in frame)
+
+
+def _flatten_value(value: Any) -> tuple[tuple[Any, ...], Frames]:
+    parts = [(f.name, *_take_apart(getattr(value, f.name))) for f in fields(value)]
+    return tuple(child for _, children, _ in parts for child in children), tuple((n, frame) for n, _, frame in parts)
+
+
+def _flatten_value_with_keys(value: Any) -> tuple[tuple[Any, ...], Frames]:
+    children, frames = _flatten_value(value)
+    counts = [(f.name, len(_take_apart(getattr(value, f.name))[0])) for f in fields(value)]
+    names = (name if count == 1 else f"{name}[{n}]" for name, count in counts for n in range(count))
+    return tuple(zip(map(jax.tree_util.GetAttrKey, names), children, strict=True)), frames
 
 
 def _unflattener(cls: type) -> Any:
-    def unflatten(auxiliary: tuple[tuple[str, ...], Static], children: tuple[Any, ...]) -> Any:
-        names, static = auxiliary
-        return cls(**dict(zip(names, children, strict=True)), **dict(static))
+    def unflatten(frames: Frames, children: Any) -> Any:
+        rest = iter(children)
+        return cls(**{name: _put_together(frame, rest) for name, frame in frames})
 
     return unflatten

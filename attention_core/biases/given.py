@@ -10,6 +10,7 @@ from ..arrays import Array, as_array, describe, dtype_name, is_real_floating, jv
 from ..checks import fits
 from ..pairs import Pairs
 from ..sizes import Sizes
+from ..values import is_static
 from .algebra import Bias
 
 __all__ = ["dense", "rule"]
@@ -72,35 +73,35 @@ class Rule(Bias):
         if not self.arrays():
             return self
         if self.pullback is None:
-            of_arrays = self._of_arrays(pairs, cotangent.dtype)
-            return self._with_arrays(vjp_of(pairs.xp, of_arrays, self.arrays(), cotangent))
+            of_held = self._of_held(pairs, cotangent.dtype)
+            return self._with_held(vjp_of(pairs.xp, of_held, self._held(), cotangent))
         cotangents = self.pullback(*_indices(pairs), *self.params, cotangent)
         _check_count(cotangents, len(self.params))
         both = zip(cotangents, self.params, strict=True)
-        return self._with_arrays([_like(pairs.xp, c, p) for c, p in both if _held(p)])
+        return self._with_held([_like(pairs.xp, c, p) for c, p in both if not is_static(p)])
 
     def jvp(self, pairs: Pairs, tangent: Bias, dtype: Any) -> Array:
         if not self.arrays():
             return pairs.xp.zeros((1, 1, 1), dtype=dtype, device=pairs.device)
-        return jvp_of(pairs.xp, self._of_arrays(pairs, dtype), self.arrays(), tangent.arrays())
+        assert isinstance(tangent, Rule)
+        return jvp_of(pairs.xp, self._of_held(pairs, dtype), self._held(), tangent._held())
 
-    def _of_arrays(self, pairs: Pairs, dtype: Any) -> Callable[..., Array]:
-        """The values as a function of the parameters that are arrays; the others are constants."""
-        return lambda *arrays: pairs.xp.broadcast_to(self._with_arrays(arrays).values(pairs, dtype), pairs.shape)
+    def _held(self) -> tuple[Any, ...]:
+        """The parameters that are arrays or hold some; the others are constants."""
+        return tuple(p for p in self.params if not is_static(p))
 
-    def _with_arrays(self, arrays: Iterable[Array]) -> Rule:
-        rest = iter(arrays)
-        return replace(self, params=tuple(next(rest) if _held(p) else p for p in self.params))
+    def _with_held(self, held: Iterable[Any]) -> Rule:
+        rest = iter(held)
+        return replace(self, params=tuple(p if is_static(p) else next(rest) for p in self.params))
+
+    def _of_held(self, pairs: Pairs, dtype: Any) -> Callable[..., Array]:
+        return lambda *held: pairs.xp.broadcast_to(self._with_held(held).values(pairs, dtype), pairs.shape)
 
     def may_mask(self) -> bool:
         return True
 
     def _call(self) -> str:
         return "rule"
-
-
-def _held(parameter: Any) -> bool:
-    return hasattr(parameter, "dtype") and not isinstance(parameter, float)
 
 
 def _check_count(cotangents: Any, count: int) -> None:
@@ -111,7 +112,7 @@ def _check_count(cotangents: Any, count: int) -> None:
 
 def _like(xp: Any, cotangent: Any, parameter: Array) -> Any:
     """Check a caller's cotangent and cast it as its parameter; that of an array of integers means nothing."""
-    if not is_real_floating(xp, parameter.dtype):
+    if not hasattr(parameter, "dtype") or not is_real_floating(xp, parameter.dtype):
         return cotangent
     shape = tuple(getattr(cotangent, "shape", ()))
     if shape != tuple(parameter.shape):
