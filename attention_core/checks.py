@@ -125,10 +125,10 @@ def check_sinks(xp: ModuleType, sinks: Array, sizes: Sizes) -> None:
 
 def check_positions(name: str, positions: Any, batch: tuple[int, ...], length: int) -> Any:
     """Return positions as a Python integer (the first of them) or an integer array ``(..., L)``."""
-    if type(positions) is int and abs(positions) <= _FARTHEST:
+    if type(positions) is int and -_FARTHEST <= positions <= _FARTHEST - length:
         return positions
     if isinstance(positions, Integral) and not isinstance(positions, bool):
-        return _first_position(name, int(positions))
+        return _first_position(name, int(positions), length)
     if "int" not in str(getattr(positions, "dtype", "")):
         raise TypeError(f"`{name}` must be an integer or an integer array (..., L); got {describe(positions)}")
     shape = tuple(positions.shape)
@@ -137,8 +137,8 @@ def check_positions(name: str, positions: Any, batch: tuple[int, ...], length: i
     return positions
 
 
-def _first_position(name: str, first: int) -> int:
-    if abs(first) > _FARTHEST:
+def _first_position(name: str, first: int, length: int) -> int:
+    if not -_FARTHEST <= first <= _FARTHEST - length:
         raise ValueError(f"`{name}` must lie within {_FARTHEST} of 0, so that distances fit 32 bits; got {first}")
     return first
 
