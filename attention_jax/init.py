@@ -22,6 +22,8 @@ def init(layer: type[L], key: jax.Array, *, dtype: Any = jnp.float32, **sizes: i
     >>> init(SelfAttention, jax.random.key(0), d_in=3, d_out_kq=2, d_out_v=4).W_value.shape
     (3, 4)
     """
+    if not jnp.issubdtype(dtype, jnp.floating):
+        raise TypeError(f"`dtype` must be a real floating-point one; got {jnp.dtype(dtype)}")
     parameters = layer.parameters(**sizes)
     keys = dict(zip(parameters, jax.random.split(key, len(parameters)), strict=True))
     weights = {

@@ -33,5 +33,5 @@ def _draw(rng: np.random.Generator, parameter: Parameter, dtype: np.dtype[Any]) 
     if dtype.kind in "biuc":
         raise TypeError(f"`dtype` must be a real floating-point one; got {dtype}")
     drawn = rng.uniform(low, high, parameter.shape).astype(dtype)
-    # rounding may reach the open end of [low, high): one in 256 draws of bfloat16 does
+    # rounding may reach the open end of [low, high): one in 512 draws of bfloat16 does
     return np.minimum(drawn, np.nextafter(np.asarray(high, dtype), np.asarray(low, dtype)))

@@ -60,6 +60,9 @@ class Library:
 
     name: str
 
+    def __str__(self) -> str:
+        return self.name
+
     @property
     def xp(self) -> ModuleType:
         return importlib.import_module({"jax": "jax.numpy", "jax-jit": "jax.numpy"}.get(self.name, self.name))

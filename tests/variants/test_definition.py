@@ -15,6 +15,7 @@ from tests.variants.samples import (
     HEADS,
     L_1,
     LIBRARIES,
+    LIGHT,
     ONE_HEAD,
     Library,
     expected,
@@ -31,10 +32,11 @@ every_layer = pytest.mark.parametrize("layer", ALL, ids=lambda layer: layer.__na
 @pytest.mark.parametrize(
     ("library", "batch"),
     [
-        *((library, batch) for library in LIGHT for batch in BATCHES),
+        *(pytest.param(*each.values, batch, marks=each.marks) for each in LIGHT for batch in BATCHES),
         (Library("jax"), (7,)),
         *((Library("jax-jit"), batch) for batch in BATCHES[::2]),
     ],
+    ids=str,
 )
 def test_equals_two_loops(layer: type[Layer], library: Library, batch: tuple[int, ...]) -> None:
     given = inputs(layer, batch)
