@@ -1,4 +1,4 @@
-"""Is an attention right? Saved PyTorch tensors as portable test vectors, and what checks an implementation against them.
+"""Is an attention right? Saved PyTorch tensors as portable test vectors, and what checks an attention by them.
 
 Start with `attention-conformance run`; the vectors are plain data under `conformance/vectors/`, usable without Python.
 """

@@ -13,7 +13,7 @@ Arrays = Mapping[str, np.ndarray]
 
 @dataclass(frozen=True, eq=False)
 class Expected:
-    """One expected tensor: the float64 truth, what plain PyTorch gave in each dtype, and how far that was from the truth."""
+    """One expected tensor: the float64 truth, what plain PyTorch gave in each dtype, and how far off that was."""
 
     truth: np.ndarray
     pytorch: Arrays = field(default_factory=dict)
@@ -87,7 +87,7 @@ class Stamp:
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Cases that ask one question, judged by one tolerance per dtype: `worst`, plain PyTorch's worst error over them."""
+    """Cases that ask one question, judged by one number per dtype: `worst`, plain PyTorch's worst error over them."""
 
     name: str
     title: str

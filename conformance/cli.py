@@ -99,7 +99,7 @@ def record(
 
 @app.command()
 def lint(vectors: Folder = VECTORS) -> None:
-    """Check the vectors themselves: each tells right from wrong, says why it exists, and shows what the article prints."""
+    """Check the vectors themselves: each tells right from wrong, says why it exists, shows what the article prints."""
     with _errors():
         groups = read_groups(vectors)
         found = [*lint_groups(groups, vectors), *printed.complaints(groups)]
@@ -143,7 +143,7 @@ def _record(drafts: "tuple[GroupDraft, ...]", vectors: Path, step: Callable[[], 
 
 @contextmanager
 def _errors() -> Iterator[None]:
-    """What is wrong with the call, the files or the recording is one sentence, and exit status 2 (1 for a recording)."""
+    """What is wrong with the call, the files or the recording is said in words; exit status 2 (1 for a recording)."""
     try:
         yield
     except (UsageError, VectorError, NotInstalled, RecordError) as error:

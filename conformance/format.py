@@ -1,8 +1,8 @@
 """Read and write groups of test vectors: `<group>.json` (everything said) beside `<group>.safetensors` (every tensor).
 
-`index.json` lists the groups in their order with the sha256 of each JSON file, and each JSON file holds the sha256 of its
-tensors: what is missing, cut short, changed or of another format is refused, with what to run. The layout is written
-down in `vectors/schema.json`. Reading executes nothing.
+`index.json` lists the groups in their order with the sha256 of each JSON file, and each JSON file holds the sha256 of
+its tensors: what is missing, cut short, changed or of another format is refused, with what to run. The layout is
+written down in `vectors/schema.json`. Reading executes nothing.
 """
 
 import hashlib

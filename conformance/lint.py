@@ -1,7 +1,7 @@
 """What makes a case worth keeping: it can tell right from wrong, and says why it exists.
 
-A case is refused that cannot tell the truth from each of its named variants, from zeros and from the mean of the values by
-10 tolerances in each of its dtypes, unless it declares the coincidence; a declared coincidence must be one.
+A case is refused that cannot tell the truth from zeros and from each of its named variants, and these from each other,
+by 10 tolerances in each of its dtypes, unless it declares the coincidence; a declared coincidence must be one.
 """
 
 import json

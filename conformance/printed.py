@@ -1,7 +1,7 @@
 """The values that the article prints, in both texts, against the vectors: a check of the recording by its source.
 
-`vectors/article.printed.json` holds them as printed, notes which text lost minus signs and where, and names the one place
-where another processor's PyTorch prints another last digit.
+`vectors/article.printed.json` holds them as printed, notes which text lost minus signs and where, and names the one
+place where another processor's PyTorch prints another last digit.
 """
 
 import json
@@ -65,4 +65,5 @@ def _tensor(entry: Mapping[str, Any], case: Case, decimals: int) -> Iterator[str
     got = np.round(recorded(case, entry["output"]).astype(np.float64), decimals).reshape(want.shape)
     for index in np.argwhere(got != want):
         at = tuple(int(i) for i in index)
-        yield f"{case.id}: `{entry['what']}` is {got[at]:.4f} at {list(at)}, printed is {want[at]:.4f} in {entry['text']}"
+        place = f"{case.id}: `{entry['what']}` at {list(at)}"
+        yield f"{place} is {got[at]:.4f}, printed is {want[at]:.4f} in {entry['text']}"

@@ -1,4 +1,4 @@
-"""The results as a person reads them (a table, then each failure with the convention that it matches), as JSON and as CSV."""
+"""The results for a person (a table, then each failure with the convention that it matches), as JSON and as CSV."""
 
 import csv
 import json
@@ -52,8 +52,7 @@ def failure(row: Row) -> str:
         return head + escape(row.note)
     size = worst.note or f"is {worst.error:.3g} off, {worst.units:.3g} tolerances"
     lines = [head + escape(f"`{worst.name}` {size}")]
-    for variant in row.verdict.matches:
-        lines.append(escape(f"    matches `{variant.name}`: {variant.means}"))
+    lines += [escape(f"    matches `{variant.name}`: {variant.means}") for variant in row.verdict.matches]
     if not row.verdict.matches:
         lines.append("    matches no convention that the case names")
     return "\n".join(lines)

@@ -46,7 +46,7 @@ def load(data: bytes) -> dict[str, np.ndarray]:
 
 
 def dump(arrays: Mapping[str, np.ndarray]) -> bytes:
-    """Write named arrays as a safetensors file: the same arrays give the same bytes under every version of everything."""
+    """Write named arrays as a safetensors file: the same arrays give the same bytes everywhere."""
     header: dict[str, Any] = {}
     body = bytearray()
     # Widest first, so that every tensor starts at a multiple of its own item size, as the format recommends.

@@ -17,7 +17,7 @@ FACTOR = 4.0
 
 @dataclass(frozen=True)
 class Judged:
-    """One output against the truth: its error in units of the tolerance (at most 1 passes), and what is odd about it."""
+    """One output against the truth: its error in units of the tolerance (at most 1 passes), what is odd about it."""
 
     name: str
     units: float
@@ -89,7 +89,7 @@ def epsilon(dtype: str) -> float:
 
 
 def distance(answer: np.ndarray, truth: np.ndarray) -> tuple[float, str]:
-    """Return the largest absolute difference and a note; infinite for another shape, or NaN and infinities elsewhere."""
+    """Return the largest absolute difference and a note; infinite for another shape, or stray NaN and infinities."""
     if answer.shape != truth.shape:
         return float("inf"), f"has shape {answer.shape}, expected {truth.shape}"
     got, want = _float64(answer), _float64(truth)

@@ -1,8 +1,8 @@
 """Adapters: one small file an implementation, each importing its framework only when it is made.
 
-An adapter has a `name`, a `version`, `supports(case)` (an empty string, or why not) and `compute(case, dtype)`, which returns
-the outputs that the case expects by name: `out`, `lse`, `weights`, `stage.*`, `step.*`, `gradient.*`. It translates a case
-into the implementation's own documented call and never corrects the implementation.
+An adapter has a `name`, a `version`, `supports(case)` (an empty string, or why not) and `compute(case, dtype)`, which
+returns the outputs that the case expects by name: `out`, `lse`, `weights`, `stage.*`, `step.*`, `gradient.*`. It
+translates a case into the implementation's own documented call and never corrects the implementation.
 """
 
 import importlib

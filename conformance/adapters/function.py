@@ -1,10 +1,10 @@
 """A user's own attention, `module:function`, or a whole adapter of the user's, `module:object`.
 
 A function is called as `fn(query, key, value)` with fresh NumPy arrays, plus, by keyword, only what the case needs:
-`mask` (boolean, True = may attend) where there is one, `scale` where it is not `1/sqrt(D)`. It returns `out`, or a mapping of
-output names (`out`, `lse`, `weights`, `gradient.query`, ...). It is asked the cases of the op `attention`: the article's
-self-, multi-head, cross- and causal attention from query, key and value. An object with `supports` and `compute` is
-taken as an adapter and asked everything.
+`mask` (boolean, True = may attend) where there is one, `scale` where it is not `1/sqrt(D)`. It returns `out`, or a
+mapping of output names (`out`, `lse`, `weights`, `gradient.query`, ...). It is asked the cases of the op `attention`:
+the article's self-, multi-head, cross- and causal attention from query, key and value. An object with `supports` and
+`compute` is taken as an adapter and asked everything.
 """
 
 import importlib

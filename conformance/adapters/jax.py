@@ -1,22 +1,26 @@
 """attention_jax, eager and jitted: forward by its public calls, gradients by jax.vjp through them."""
 
 import importlib
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from conformance.adapters import ours
 from conformance.adapters.base import Adapter
 from conformance.cases import Case
 
+Arrays = Mapping[str, Any]
+
 
 class AttentionJax:
-    """The adapter of attention_jax; `jit` compiles the whole case, gradients included, as one function of its inputs."""
+    """The adapter of attention_jax; `jit` compiles the whole case, gradients included, as one function."""
 
     def __init__(self, name: str, jit: bool) -> None:
         self.name = name
         self.jit = jit
         self.jax = importlib.import_module("jax")
         self.library = importlib.import_module("attention_jax")
+        self.compiled: dict[Any, Any] = {}
         self.version = f"jax {self.jax.__version__}"
 
     def supports(self, case: Case) -> str:
@@ -26,24 +30,36 @@ class AttentionJax:
     def compute(self, case: Case, dtype: str) -> Mapping[str, Any]:
         """Call attention_jax with JAX arrays; float64 under `jax.enable_x64`."""
         with self.jax.enable_x64(dtype == "float64"):
-            compute = self.jax.jit(self._function(case)) if self.jit else self._function(case)
-            inputs = self.jax.tree.map(self.jax.numpy.asarray, (case.inputs_as(dtype), case.cotangents_as(dtype)))
-            return dict(self.jax.device_get(compute(*inputs)))
+            inputs, cotangents = self.jax.tree.map(
+                self.jax.numpy.asarray, (case.inputs_as(dtype), case.cotangents_as(dtype))
+            )
+            compute = self._compiled(case) if self.jit else self._function(case)
+            return dict(self.jax.device_get(compute(inputs, cotangents)))
 
-    def _function(self, case: Case) -> Any:
-        forward, wanted = ours.forward(self.library, case), case.gradients()
+    def _compiled(self, case: Case) -> Any:
+        # Cases that ask the same with other numbers share one compiled function.
+        same = (case.op, json.dumps(case.parameters), tuple(case.expected))
+        if same not in self.compiled:
+            self.compiled[same] = self.jax.jit(self._function(case))
+        return self.compiled[same]
 
-        def compute(inputs: dict[str, Any], cotangents: dict[str, Any]) -> dict[str, Any]:
+    def _function(self, case: Case) -> Callable[[Arrays, Arrays], dict[str, Any]]:
+        """From inputs and cotangents to all outputs, gradients included."""
+        forward, differentiable = ours.forward(self.library, case), ours.differentiable(self.library, case)
+        wanted = case.gradients()
+
+        def compute(inputs: Arrays, cotangents: Arrays) -> dict[str, Any]:
             outputs = forward(inputs)
             if not wanted:
                 return outputs
 
-            def differentiated(part: dict[str, Any]) -> dict[str, Any]:
-                again = forward({**inputs, **part})
-                return {name: again[name] for name in cotangents}
+            def with_cotangents(part: dict[str, Any]) -> dict[str, Any]:
+                found = differentiable({**inputs, **part})
+                return {name: found[name] for name in cotangents}
 
-            _, pullback = self.jax.vjp(differentiated, {name: inputs[name] for name in wanted})
-            return {**outputs, **{f"gradient.{name}": array for name, array in pullback(cotangents)[0].items()}}
+            _, pullback = self.jax.vjp(with_cotangents, {name: inputs[name] for name in wanted})
+            (gradients,) = pullback(cotangents)
+            return {**outputs, **{f"gradient.{name}": array for name, array in gradients.items()}}
 
         return compute
 

@@ -1,4 +1,4 @@
-"""The calls of attention_np and attention_jax, which have the same public names: from a case's inputs to its outputs."""
+"""From a case's inputs to its outputs by the public names that attention_np and attention_jax share."""
 
 from collections.abc import Callable, Mapping
 from types import ModuleType
@@ -29,6 +29,18 @@ def forward(library: ModuleType, case: Case) -> Callable[[Arrays], dict[str, Any
     if case.op in ops:
         return ops[case.op]
     return lambda inputs: (_scores if case.op == "attention_scores" else _attention)(library, case, inputs)
+
+
+def differentiable(library: ModuleType, case: Case) -> Callable[[Arrays], dict[str, Any]]:
+    """Return the function from the case's inputs to the outputs that have cotangents, and nothing else."""
+    if case.op not in LAYERS:
+        return lambda inputs: _attention_call(library, case, inputs, return_lse=True)
+
+    def out(inputs: Arrays) -> dict[str, Any]:
+        layer, called_with = make_layer(library, case, inputs)
+        return {"out": layer(*called_with)}
+
+    return out
 
 
 def call(case: Case, inputs: Arrays) -> dict[str, Any]:
@@ -67,15 +79,18 @@ def _scores(library: ModuleType, case: Case, inputs: Arrays) -> dict[str, Any]:
 
 
 def _attention(library: ModuleType, case: Case, inputs: Arrays) -> dict[str, Any]:
-    arguments = call(case, inputs)
+    found = _attention_call(library, case, inputs, return_lse=True, return_weights=True)
+    for stage in STAGES:
+        if f"stage.{stage}" in case.expected:
+            arguments = {**call(case, inputs), "stage": stage}
+            found[f"stage.{stage}"] = library.attention_scores(inputs["query"], inputs["key"], **arguments)
+    return found
+
+
+def _attention_call(library: ModuleType, case: Case, inputs: Arrays, **returned: bool) -> dict[str, Any]:
     query, key, value = inputs["query"], inputs["key"], inputs["value"]
-    result = library.dot_product_attention(query, key, value, **arguments, return_lse=True, return_weights=True)
-    stages = {
-        f"stage.{stage}": library.attention_scores(query, key, **arguments, stage=stage)
-        for stage in STAGES
-        if f"stage.{stage}" in case.expected
-    }
-    return {"out": result.out, "lse": result.lse, "weights": result.weights, **stages}
+    result = library.dot_product_attention(query, key, value, **call(case, inputs), **returned)
+    return {name: array for name, array in result._asdict().items() if array is not None}
 
 
 def _layer(library: ModuleType, case: Case, inputs: Arrays) -> dict[str, Any]:

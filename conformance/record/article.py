@@ -1,6 +1,6 @@
 """The article's own lines, in its order, with its seeds: every tensor that it computes, by the article's name.
 
-`self_attention.`, `one_dimensional.`, `multi_head.`, `cross.` and `causal.` before a name say which section computes it.
+`self_attention.`, `one_dimensional.`, `multi_head.`, `cross.`, `causal.` before a name say which section computes it.
 """
 
 from typing import Any
@@ -76,7 +76,7 @@ def layer_classes() -> tuple[Any, Any, Any]:
     import torch
     from torch import nn
 
-    class SelfAttention(nn.Module):
+    class Projected(nn.Module):
         def __init__(self, d_in: int, d_out_kq: int, d_out_v: int) -> None:
             super().__init__()
             self.d_out_kq = d_out_kq
@@ -84,13 +84,14 @@ def layer_classes() -> tuple[Any, Any, Any]:
             self.W_key = nn.Parameter(torch.rand(d_in, d_out_kq))
             self.W_value = nn.Parameter(torch.rand(d_in, d_out_v))
 
-        def forward(self, x: Any) -> Any:
-            return self.attend(x, x)
-
         def attend(self, x_1: Any, x_2: Any) -> Any:
             keys, queries, values = x_2 @ self.W_key, x_1 @ self.W_query, x_2 @ self.W_value
             attn_weights = torch.softmax(queries @ keys.T / self.d_out_kq**0.5, dim=-1)
             return attn_weights @ values
+
+    class SelfAttention(Projected):
+        def forward(self, x: Any) -> Any:
+            return self.attend(x, x)
 
     class MultiHeadAttentionWrapper(nn.Module):
         def __init__(self, d_in: int, d_out_kq: int, d_out_v: int, num_heads: int) -> None:
@@ -100,7 +101,7 @@ def layer_classes() -> tuple[Any, Any, Any]:
         def forward(self, x: Any) -> Any:
             return torch.cat([head(x) for head in self.heads], dim=-1)
 
-    class CrossAttention(SelfAttention):
+    class CrossAttention(Projected):
         def forward(self, x_1: Any, x_2: Any) -> Any:
             return self.attend(x_1, x_2)
 

@@ -1,4 +1,4 @@
-"""What the article's cases share: the call with every parameter spelled out, and the attention inside a layer as a case."""
+"""What the article's cases share: the call with every parameter spelled out, the attention inside a layer."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -27,6 +27,7 @@ DENSE_CALL = {**PLAIN_CALL, "mask": {"rule": "dense"}}
 def functional(
     name_id: str, name: str, section: str, why: str, inputs: Any, call: Mapping[str, Any], departures: Any, given: Any
 ) -> Draft:
+    """Return the draft of an `attention` case with its departures; `given` is what the article's lines gave."""
     draft = Draft(
         id=name_id,
         name=name,
@@ -51,10 +52,12 @@ def functional(
 
 
 def projected(x_1: Any, x_2: Any, matrices: Any) -> dict[str, Any]:
+    """Project two inputs to query, key and value."""
     return {"query": x_1 @ matrices["W_query"], "key": x_2 @ matrices["W_key"], "value": x_2 @ matrices["W_value"]}
 
 
 def stacked(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    """Stack the heads on a first axis."""
     import torch
 
     return {name: torch.stack([part[name] for part in parts]) for name in parts[0]}

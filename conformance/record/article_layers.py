@@ -1,4 +1,4 @@
-"""The article's layers, each as a layer and as the attention inside it: self-, multi-head, cross- and causal attention."""
+"""The article's layers, each as a layer and as the attention inside it: self, multi-head, cross, causal."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -30,6 +30,7 @@ ONE_COLUMN = Coincidence(
 
 
 def self_attention(t: Mapping[str, Any]) -> Iterator[Draft]:
+    """`SelfAttention` with four columns and with one."""
     section, x = "Self-attention", t["embedded_sentence"]
     for prefix, size in (("self_attention.", "4"), ("one_dimensional.", "1")):
         matrices = state(t, prefix)
@@ -64,6 +65,7 @@ def self_attention(t: Mapping[str, Any]) -> Iterator[Draft]:
 
 
 def multi_head(t: Mapping[str, Any]) -> Iterator[Draft]:
+    """`MultiHeadAttentionWrapper`, each head, and the heads in one call."""
     section, x, matrices = "Multi-head attention", t["embedded_sentence"], state(t, "multi_head.")
     given = ("mha(embedded_sentence)", t["multi_head.context_vecs"])
     yield _wrapper(
@@ -130,6 +132,7 @@ def _wrapper(
 
 
 def cross_attention(t: Mapping[str, Any]) -> Iterator[Draft]:
+    """`CrossAttention` from six words to eight."""
     section, x_1, x_2, matrices = "Cross-attention", t["embedded_sentence"], t["cross.second_input"], state(t, "cross.")
     given = ("crossattn(first_input, second_input)", t["cross.context_vectors"])
     departures = wrong.any_attention() | wrong.unmasked()
@@ -163,6 +166,7 @@ def cross_attention(t: Mapping[str, Any]) -> Iterator[Draft]:
 
 
 def causal(t: Mapping[str, Any]) -> Iterator[Draft]:
+    """The last section, both of its ways."""
     import torch
 
     section, x, matrices = "Causal self-attention", t["embedded_sentence"], state(t, "causal.")
@@ -173,7 +177,7 @@ def causal(t: Mapping[str, Any]) -> Iterator[Draft]:
         id="article-causal-layer",
         name="the last section as a layer",
         section=section,
-        why="Both ways of the article: weights times a triangle, renormalised; and -inf above the diagonal before the softmax.",
+        why="Both ways of the article: weights times a triangle, renormalised; -inf above the diagonal, then softmax.",
         failure="Words see words that come after them: training looks splendid and generation fails.",
         op="CausalSelfAttention",
         inputs={"x": x, **matrices},

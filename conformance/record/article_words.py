@@ -1,4 +1,4 @@
-"""The article's first sections: the embedded sentence, its projections, the second word's scores, weights and context."""
+"""The article's first sections: the embedded sentence, projections, the second word's scores and weights."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -10,13 +10,14 @@ from conformance.record.draft import Draft
 
 
 def embedding(t: Mapping[str, Any]) -> Iterator[Draft]:
+    """The sentence as rows of the table."""
     lower = sorted(SENTENCE.lower().replace(",", "").split())
     folded = [lower.index(word) for word in SENTENCE.lower().replace(",", "").split()]
     yield Draft(
         id="article-embedding-sentence",
         name="the embedded sentence",
         section="Embedding the input sentence",
-        why="Everything after it starts from these six rows; weight is the first six rows of the article's table of 50000.",
+        why="Everything starts from these six rows; `weight` is the first six rows of the article's table of 50000.",
         failure="The model reads other words than the ones it was given.",
         op="embedding",
         inputs={"weight": t["embed.weight[:6]"], "indices": t["sentence_int"]},
@@ -35,6 +36,7 @@ def embedding(t: Mapping[str, Any]) -> Iterator[Draft]:
 
 
 def projections(t: Mapping[str, Any]) -> Iterator[Draft]:
+    """Queries, keys and values, and the scores before scaling."""
     section = "Unnormalised attention weights"
     matrices = {name: t[name] for name in ("W_query", "W_key", "W_value")}
     swapped = {
@@ -105,6 +107,7 @@ def _omega(number: str, name: str, query: Any, key: Any, given: Any) -> Draft:
 
 
 def attention_weights(t: Mapping[str, Any]) -> Iterator[Draft]:
+    """Weights and context of the second word."""
     yield functional(
         "article-attention-second-word",
         "weights and context of the second word",

@@ -1,8 +1,8 @@
 """`record --check`: is what was saved what PyTorch gives?
 
-On any machine: the inputs are drawn anew and are the same bits; every output, computed from the saved inputs, is within 4
-scaled ulp (`4 eps max|saved|`: the last bits differ by processor). On the processor and PyTorch of the stamp, the files
-are the same bytes.
+On any machine: the inputs are drawn anew and are the same bits; every output, computed from the saved inputs, is within
+4 scaled ulp (`4 eps max|saved|`: the last bits differ by processor). On the processor and PyTorch of the stamp, the
+files are the same bytes.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -1,4 +1,4 @@
-"""A case before it is recorded: inputs and meaning. `record` computes everything else and refuses what does not agree."""
+"""A case before it is recorded: inputs and meaning. Everything else is computed, and refused where it disagrees."""
 
 import zlib
 from collections.abc import Mapping

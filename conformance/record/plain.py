@@ -1,6 +1,6 @@
 """Attention in PyTorch as the article writes it: plain matrix products, a softmax, nothing fused.
 
-Each function takes the inputs of a case by name and its parameters, in any dtype, and gives every expected tensor by name.
+Each function takes the inputs of a case by name and its parameters, in any dtype, and gives every expected tensor.
 """
 
 from collections.abc import Mapping
@@ -30,8 +30,7 @@ def attention(inputs: Tensors, parameters: Parameters) -> dict[str, Tensor]:
     """`softmax(where(mask, scale * (query @ key^T), -inf)) @ value`, its logarithmic sums and its stages."""
     import torch
 
-    query, key, value, mask = (inputs.get(name) for name in ("query", "key", "value", "mask"))
-    assert query is not None and key is not None
+    query, key, value, mask = inputs["query"], inputs["key"], inputs["value"], inputs.get("mask")
     scaled = _scaled(query @ key.mT, parameters["scale"], query.shape[-1])
     masked = scaled if mask is None else scaled.masked_fill(~mask, -torch.inf)
     weights = torch.softmax(masked, dim=-1)

@@ -1,8 +1,8 @@
 """PyTorch as every processor has it.
 
-`torch.nn.Embedding` draws normal numbers with other instructions on a processor with AVX2 than elsewhere, and the last bits
-of the draw differ: the article's fourth decimal at one place. The recording therefore takes the kernels without vector
-instructions, in one thread, so that its inputs are the same bits on every machine.
+`torch.nn.Embedding` draws normal numbers with other instructions on a processor with AVX2 than elsewhere, and the last
+bits of the draw differ: they change the article's fourth decimal at one place. The recording therefore takes the
+kernels without vector instructions, in one thread, so that its inputs are the same bits on every machine.
 """
 
 import os

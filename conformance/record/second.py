@@ -1,6 +1,6 @@
 """The second source of every truth: attention in plain loops over numbers of 40 digits.
 
-It shares no code with PyTorch, with the recording's PyTorch functions or with the attention that is under test: no matrix
+It shares no code with PyTorch, with the recording's PyTorch functions or with the attention under test: no matrix
 product, no shift by the row's maximum, no closed-form gradient. Arrays are NumPy object arrays, used as boxes only.
 """
 

@@ -1,4 +1,4 @@
-"""Numbers of 40 digits that remember how they were made: reverse-mode differentiation of plain loops, for the second source."""
+"""Numbers of 40 digits that remember how they were made: the second source's reverse-mode differentiation."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ Every function takes `(query, key, value, mask, scale)` and gives `out`; `mask` 
 leaves a row without a key, the row is 0, NaN or the mean of the values, by what the implementation does with such rows.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ Outputs = Callable[[Tensors], dict[str, Tensor]]
 Wrong = dict[str, tuple[str, Attention]]
 WrongOutputs = dict[str, tuple[str, Outputs]]
 
+LOG_2 = math.log(2.0)
 EMPTY_ROWS = {
     "": "",
     ",empty_row=nan": " (and a row without a key is NaN)",
@@ -46,7 +48,7 @@ def any_attention() -> Wrong:
         ),
         "softmax=base_2": (
             "2 to the score is taken in place of e to the score.",
-            lambda q, k, v, m, s: weights(q, k, m, s * torch.log(torch.tensor(2.0, dtype=q.dtype))) @ v,
+            lambda q, k, v, m, s: weights(q, k, m, s * LOG_2) @ v,
         ),
         "softmax=sigmoid": ("A sigmoid of each score, no sum to one.", _sigmoid),
         "softmax=none": ("The scores themselves weigh the values.", _no_softmax),
@@ -140,7 +142,7 @@ def other_outputs(scale: float, cotangent: Tensor) -> WrongOutputs:
     return {
         "lse=base_2": (
             "The sums are base-2 logarithms.",
-            lambda t: {"lse": lse(t) / torch.log(torch.tensor(2.0)).double()},
+            lambda t: {"lse": lse(t) / LOG_2},
         ),
         "lse=maximum_forgotten": (
             "The row's maximum was subtracted and not added again.",

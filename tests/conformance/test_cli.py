@@ -1,0 +1,159 @@
+"""The command as a user types it: what it prints, what it writes, how it ends."""
+
+import csv
+import json
+import shutil
+
+import pytest
+from typer.testing import CliRunner
+
+from conformance import VECTORS, adapters
+from conformance.adapters import Known
+from conformance.cli import app
+
+WRONG = "tests.conformance.wrong"
+
+
+@pytest.fixture
+def command():
+    def run(*arguments):
+        return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+    return run
+
+
+def test_run_passes_on_numpy_with_a_row_for_each_section(command):
+    done = command("run", "--impl", "numpy")
+    assert done.exit_code == 0
+    for section in ("Embedding the input sentence", "Self-attention", "Multi-head attention", "Causal self-attention"):
+        assert section in done.stdout
+    assert "23 cases, 1 implementations: 46 pass" in done.stdout
+
+
+def test_run_fails_and_names_the_mistake(command):
+    done = command("run", "--impl", f"{WRONG}:no_scale", "--group", "article-self")
+    assert done.exit_code == 1
+    assert "matches `scale=1`: The scores are not divided by sqrt(D)." in done.stdout
+    assert "tolerances" in done.stdout
+
+
+def test_run_passes_a_users_own_function(command):
+    done = command("run", "--impl", f"{WRONG}:right")
+    assert done.exit_code == 0
+    assert "unsupported" in done.stdout
+
+
+def test_run_passes_a_users_function_beside_ours(command):
+    done = command("run", "--impl", f"{WRONG}:right", "--impl", "numpy", "--group", "article-cross")
+    assert done.exit_code == 0
+    assert "2 cases, 2 implementations: 6 pass, 2 unsupported" in done.stdout
+
+
+def test_run_writes_json_and_csv(command, tmp_path):
+    done = command(
+        "run", "--impl", f"{WRONG}:first_row_nan", "--json", tmp_path / "a.json", "--csv", tmp_path / "a.csv"
+    )
+    assert done.exit_code == 1
+    rows = json.loads((tmp_path / "a.json").read_text())["rows"]
+    failed = [row for row in rows if row["status"] == "fail"]
+    assert failed[0]["outputs"]["out"]["units"] is None
+    assert failed[0]["outputs"]["out"]["note"].startswith("is nan at [0, 0], expected")
+    with (tmp_path / "a.csv").open() as file:
+        lines = list(csv.DictReader(file))
+    assert {line["status"] for line in lines} == {"fail", "unsupported"}
+    assert lines[0]["note"] == "a function of query, key and value is asked the `attention` cases only"
+
+
+def test_an_exception_of_a_users_function_is_an_error_and_does_not_end_the_run(command):
+    done = command("run", "--impl", "math:hypot", "--group", "article-causal")
+    assert done.exit_code == 1
+    assert "error math:hypot" in done.stdout
+    assert "TypeError" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("run", "--impl", "nobody"), "no implementation `nobody`; known are numpy, jax, jax-jit, torch"),
+        (("run", "--impl", "nobody:f"), "`nobody:f`: no module `nobody` here or installed"),
+        (("run", "--impl", f"{WRONG}:nobody"), f"`{WRONG}` has no `nobody`"),
+        (("run", "--impl", f"{WRONG}:NAMED"), "is neither a function nor an adapter"),
+        (("run", "--group", "nobody"), "no group begins with `nobody`; the groups are article-embedding"),
+        (("show", "nobody"), "no case `nobody`; `attention-conformance list` prints all"),
+        (("show", "article-causal"), "near it are article-causal-layer, article-causal-unmasked-weights"),
+        (("list", "--vectors", "nowhere"), "index.json is missing in nowhere"),
+    ],
+)
+def test_a_wrong_call_says_what_to_change(command, arguments, message):
+    done = command(*arguments)
+    assert done.exit_code == 2
+    assert message in " ".join(done.stderr.split())
+
+
+def test_damaged_vectors_end_the_command_with_what_to_run(command, tmp_path):
+    shutil.copytree(VECTORS, tmp_path / "vectors")
+    path = tmp_path / "vectors" / "article-causal.safetensors"
+    path.write_bytes(path.read_bytes()[:-10])
+    done = command("run", "--impl", "numpy", "--vectors", tmp_path / "vectors")
+    assert done.exit_code == 2
+    assert "article-causal.safetensors has" in done.stderr
+    assert "attention-conformance record" in done.stderr
+
+
+def test_what_is_not_installed_is_listed_and_is_no_failure(command, monkeypatch):
+    gone = Known("torch", "conformance.adapters.nothing_here:make", "pip install it")
+    monkeypatch.setattr(adapters, "KNOWN", (adapters.KNOWN[0], gone))
+    done = command("run", "--group", "article-embedding")
+    assert done.exit_code == 0
+    assert "torch: not installed (conformance.adapters.nothing_here is missing); pip install it" in done.stdout
+    asked = command("run", "--impl", "torch")
+    assert asked.exit_code == 2
+    assert "pip install it" in asked.stderr
+
+
+def test_list_prints_every_case(command):
+    done = command("list")
+    assert done.exit_code == 0
+    assert "article-multi-head-all-heads" in done.stdout
+    assert len([line for line in done.stdout.splitlines() if line.startswith("  article-")]) == 23
+
+
+def test_show_prints_a_case_for_a_person(command):
+    done = command("show", "article-causal-rule", "--impl", "numpy", "--impl", f"{WRONG}:mask_ignored")
+    assert done.exit_code == 0
+    for text in (
+        "section “Causal self-attention”",
+        "query float32[6, 2]",
+        "mask = {'rule': 'causal'}",
+        "weights (attn_weights in the article)",
+        "0.9468",
+        "mask=inverted: True is taken as `may not attend`.",
+        "pass numpy · float64: 8 of 8 outputs",
+        "matches `mask=none`: The mask is ignored.",
+    ):
+        assert text in done.stdout, text
+
+
+def test_show_says_what_coincides(command):
+    done = command("show", "article-multi-head-layer", "--impl", "numpy")
+    assert "expected and heads=interleaved coincide here: each head has one column" in done.stdout
+
+
+def test_lint_passes(command):
+    done = command("lint")
+    assert done.exit_code == 0
+    assert "7 groups, 23 cases: no complaints" in done.stdout
+
+
+def test_lint_fails_on_a_stray_file(command, tmp_path):
+    shutil.copytree(VECTORS, tmp_path / "vectors")
+    (tmp_path / "vectors" / "stray.json").write_text("{}")
+    done = command("lint", "--vectors", tmp_path / "vectors")
+    assert done.exit_code == 1
+    assert "stray.json is in no group of index.json" in done.stdout
+
+
+def test_the_help_names_every_command(command):
+    done = command("--help")
+    for name in ("run", "list", "show", "record", "lint"):
+        assert name in done.stdout
