@@ -64,7 +64,8 @@ def describe(x: Any) -> str:
     """Say what came, for an error message, in the same words for every library."""
     if hasattr(x, "dtype") and hasattr(x, "shape"):
         return f"an array of {dtype_name(x.dtype)}"
-    return "None" if x is None else f"a {type(x).__qualname__}"
+    name = type(x).__qualname__
+    return "None" if x is None else f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
 
 
 def dtype_name(dtype: Any) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any, TypeAlias
 
-from .arrays import Array, as_array
+from .arrays import Array, as_array, describe, dtype_name
 from .checks import fits
 from .pairs import Pairs
 from .sizes import Sizes
@@ -55,7 +55,7 @@ class Explicit(Dropout):
             )
 
     def __repr__(self) -> str:
-        return f"dropout({self.rate!r}, keep=<{self.keep.dtype} {tuple(self.keep.shape)}>)"
+        return f"dropout({self.rate!r}, keep=<{dtype_name(self.keep.dtype)} {tuple(self.keep.shape)}>)"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -89,7 +89,10 @@ class Seeded(Dropout):
             )
 
     def __repr__(self) -> str:
-        shown = [repr(x) if isinstance(x, int) else f"<{x.dtype} {tuple(x.shape)}>" for x in (self.seed, *self.origin)]
+        shown = [
+            repr(x) if isinstance(x, int) else f"<{dtype_name(x.dtype)} {tuple(x.shape)}>"
+            for x in (self.seed, *self.origin)
+        ]
         origin = "" if shown[1:] == ["0"] * 4 else f", origin=({', '.join(shown[1:])})"
         return f"dropout({self.rate!r}, seed={shown[0]}{origin})"
 
@@ -156,7 +159,7 @@ def dropout(
 
 def _checked_rate(rate: Any) -> float:
     if not isinstance(rate, Real) or isinstance(rate, bool):
-        raise TypeError(f"`rate` must be a Python number; got a {type(rate).__qualname__}")
+        raise TypeError(f"`rate` must be a Python number; got {describe(rate)}")
     rate = float(rate)
     if not 0 <= rate < 1:
         raise ValueError(f"`rate` must be at least 0 and below 1; got {rate}")
@@ -191,7 +194,5 @@ def _checked_origin(origin: Any) -> tuple[Index, Index, Index, Index]:
 
 def _boolean(name: str, x: Any) -> Array:
     if "bool" not in str(getattr(x, "dtype", None)):
-        raise TypeError(
-            f"`{name}` must be a boolean array, True = kept; got {getattr(x, 'dtype', type(x).__qualname__)}"
-        )
+        raise TypeError(f"`{name}` must be a boolean array, True = kept; got {describe(x)}")
     return x

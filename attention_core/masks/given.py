@@ -31,7 +31,7 @@ class KeyLengths(Mask):
         return below(pairs, (pairs.keys[0], pairs.keys[1] - 1), self.lengths)
 
     def check(self, sizes: Sizes) -> None:
-        check_shape("key_lengths", self.lengths, sizes.batch, "(...)")
+        check_shape("lengths` of `key_lengths", self.lengths, sizes.batch, "(...)")
 
     def extent(self) -> tuple[int, ...]:
         return (*shape_of(self.lengths), 1, 1, 1)
@@ -53,7 +53,7 @@ class QueryLengths(Mask):
         return below(pairs, (pairs.queries[0], pairs.queries[1] - 1), self.lengths)
 
     def check(self, sizes: Sizes) -> None:
-        check_shape("query_lengths", self.lengths, sizes.batch, "(...)")
+        check_shape("lengths` of `query_lengths", self.lengths, sizes.batch, "(...)")
 
     def extent(self) -> tuple[int, ...]:
         return (*shape_of(self.lengths), 1, 1, 1)

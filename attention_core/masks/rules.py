@@ -70,7 +70,7 @@ class Prefix(Mask):
         return below(pairs, pairs.key_range(), self.length)
 
     def check(self, sizes: Sizes) -> None:
-        check_shape("prefix", self.length, sizes.batch, "(...)")
+        check_shape("length` of `prefix", self.length, sizes.batch, "(...)")
 
     def extent(self) -> tuple[int, ...]:
         return (*shape_of(self.length), 1, 1, 1)
