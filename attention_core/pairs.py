@@ -9,12 +9,15 @@ from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
-from .arrays import Array, as_array, default_int, dtype_name, is_traced, known_int, scalar_like
+from .arrays import Array, as_array, default_int, dtype_name, is_traced, scalar_like
 
-__all__ = ["Pairs", "Span"]
+__all__ = ["Pairs", "Range", "Span"]
 
 Span = tuple[int, int]
 """A half-open range of indices ``(start, stop)``."""
+
+Range = tuple[Any, Any]
+"""Smallest and largest of some values: Python integers, or traced ones."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,23 +139,28 @@ class Pairs:
         indices = self.xp.arange(*span, device=self.device)
         return indices if isinstance(start, int) and start == 0 else indices + as_index(self.xp, start)
 
-    # What is known of the positions without looking at traced values
+    # Bounds of a tile: Python integers where they are known, traced 0-d arrays where not
 
-    def query_range(self) -> Span | None:
-        """Smallest and largest query position of the tile, or ``None`` if not known."""
+    def query_range(self) -> Range | None:
+        """Smallest and largest query position, ``None`` for an empty tile."""
         return self._range(self.query_positions, self.queries, self.per_query)
 
-    def key_range(self) -> Span | None:
-        """Smallest and largest key position of the tile, or ``None`` if not known."""
+    def key_range(self) -> Range | None:
+        """Smallest and largest key position, ``None`` for an empty tile."""
         return self._range(self.key_positions, self.keys, self.per_key)
 
-    def _range(self, positions: Any, span: Span, cut: Any) -> Span | None:
-        if span[0] >= span[1]:
+    def ends(self, span: Span) -> Range | None:
+        """First and last index of a span, ``None`` for an empty one."""
+        return (span[0], span[1] - 1) if span[0] < span[1] else None
+
+    def _range(self, positions: Any, span: Span, cut: Any) -> Range | None:
+        ends = self.ends(span)
+        if ends is None:
             return None
         if not _is_start(positions):
             return value_range(self.xp, as_index(self.xp, cut(positions)))
-        start = known_int(positions)
-        return None if start is None else (start + span[0], start + span[1] - 1)
+        start = positions if is_traced(positions) else int(positions)
+        return start + ends[0], start + ends[1]
 
     def _pick_item(self, x: Array, trailing: int) -> Array:
         if self.item is None or x.ndim <= trailing:
@@ -182,9 +190,9 @@ def as_index(xp: ModuleType, x: Array | int) -> Array | int:
     return xp.where(index < 0, scalar_like(xp, xp.iinfo(dtype).max, index), index)
 
 
-def value_range(xp: ModuleType, x: Array) -> Span | None:
-    """Smallest and largest value of an integer array, or ``None`` where it is traced or empty."""
-    if is_traced(x) or 0 in x.shape:
+def value_range(xp: ModuleType, x: Array) -> Range | None:
+    """Smallest and largest value of an integer array, ``None`` for an empty one."""
+    if 0 in x.shape:
         return None
-    low, high = known_int(xp.min(x)), known_int(xp.max(x))
-    return None if low is None or high is None else (low, high)
+    low, high = xp.min(x), xp.max(x)
+    return (low, high) if is_traced(low) else (int(low), int(high))

@@ -11,7 +11,7 @@ from ..arrays import Array, broadcast_shapes
 from ..pairs import Pairs
 from ..sizes import Sizes
 from ..values import Value
-from .tiles import Visibility, all_of, any_of, opposite
+from .tiles import Code, Visibility, all_of, any_of, opposite, settled
 
 __all__ = ["And", "Mask", "Not", "Or"]
 
@@ -36,6 +36,10 @@ class Mask(Value):
 
     def visibility(self, pairs: Pairs) -> Visibility:
         """Say whether the tile is ``EMPTY``, ``FULL`` or, which is always true, ``MIXED``."""
+        return settled(self.code(pairs))
+
+    def code(self, pairs: Pairs) -> Code:
+        """Return the :class:`Visibility` of a tile as an integer, a traced one where that takes traced values."""
         return Visibility.MIXED
 
     def check(self, sizes: Sizes) -> None:
@@ -134,8 +138,8 @@ class And(Mask):
     def visible(self, pairs: Pairs) -> Array:
         return self.left.visible(pairs) & self.right.visible(pairs)
 
-    def visibility(self, pairs: Pairs) -> Visibility:
-        return all_of(self.left.visibility(pairs), self.right.visibility(pairs))
+    def code(self, pairs: Pairs) -> Code:
+        return all_of(self.left.code(pairs), self.right.code(pairs))
 
     def check(self, sizes: Sizes) -> None:
         self.left.check(sizes)
@@ -160,8 +164,8 @@ class Or(And):
     def visible(self, pairs: Pairs) -> Array:
         return self.left.visible(pairs) | self.right.visible(pairs)
 
-    def visibility(self, pairs: Pairs) -> Visibility:
-        return any_of(self.left.visibility(pairs), self.right.visibility(pairs))
+    def code(self, pairs: Pairs) -> Code:
+        return any_of(self.left.code(pairs), self.right.code(pairs))
 
     def __repr__(self) -> str:
         return f"{self.left!r} | {self.right!r}"
@@ -176,8 +180,8 @@ class Not(Mask):
     def visible(self, pairs: Pairs) -> Array:
         return ~self.mask.visible(pairs)
 
-    def visibility(self, pairs: Pairs) -> Visibility:
-        return opposite(self.mask.visibility(pairs))
+    def code(self, pairs: Pairs) -> Code:
+        return opposite(self.mask.code(pairs))
 
     def check(self, sizes: Sizes) -> None:
         self.mask.check(sizes)

@@ -13,7 +13,7 @@ from ..sizes import Sizes
 from ..values import integer_or_array
 from .algebra import Mask
 from .arguments import check_shape, limit, shape_of
-from .tiles import Visibility, all_of, below, between, equal_ranges, seen_in
+from .tiles import Code, Visibility, all_of, below, between, equal_ranges, seen_in
 
 __all__ = ["dense", "key_lengths", "query_lengths", "rule", "segments"]
 
@@ -27,8 +27,8 @@ class KeyLengths(Mask):
     def visible(self, pairs: Pairs) -> Array:
         return pairs.key_index < as_index(pairs.xp, pairs.per_item(self.lengths))
 
-    def visibility(self, pairs: Pairs) -> Visibility:
-        return below(pairs, (pairs.keys[0], pairs.keys[1] - 1), self.lengths)
+    def code(self, pairs: Pairs) -> Code:
+        return below(pairs, pairs.ends(pairs.keys), self.lengths)
 
     def check(self, sizes: Sizes) -> None:
         check_shape("lengths` of `key_lengths", self.lengths, sizes.batch, "(...)")
@@ -49,8 +49,8 @@ class QueryLengths(Mask):
     def visible(self, pairs: Pairs) -> Array:
         return pairs.query_index < as_index(pairs.xp, pairs.per_item(self.lengths))
 
-    def visibility(self, pairs: Pairs) -> Visibility:
-        return below(pairs, (pairs.queries[0], pairs.queries[1] - 1), self.lengths)
+    def code(self, pairs: Pairs) -> Code:
+        return below(pairs, pairs.ends(pairs.queries), self.lengths)
 
     def check(self, sizes: Sizes) -> None:
         check_shape("lengths` of `query_lengths", self.lengths, sizes.batch, "(...)")
@@ -76,12 +76,13 @@ class Segments(Mask):
             seen = seen if least is None else seen & (ids >= least)
         return seen
 
-    def visibility(self, pairs: Pairs) -> Visibility:
+    def code(self, pairs: Pairs) -> Code:
         (queries, query_least), (keys, key_least) = self._ids(pairs)
         asked, found = value_range(pairs.xp, queries), value_range(pairs.xp, keys)
         if asked is None or found is None:
             return Visibility.MIXED
-        return all_of(equal_ranges(asked, found), between(asked, query_least, None), between(found, key_least, None))
+        real = all_of(between(asked, query_least, None), between(found, key_least, None))
+        return all_of(equal_ranges(asked, found), real)
 
     def _ids(self, pairs: Pairs) -> tuple[tuple[Array, int | None], tuple[Array, int | None]]:
         """The ids of queries and keys in one dtype, and the least that is not padding.
@@ -123,7 +124,7 @@ class Dense(Mask):
     def visible(self, pairs: Pairs) -> Array:
         return pairs.per_pair(self.values)
 
-    def visibility(self, pairs: Pairs) -> Visibility:
+    def code(self, pairs: Pairs) -> Code:
         return seen_in(pairs.xp, self.visible(pairs))
 
     def check(self, sizes: Sizes) -> None:

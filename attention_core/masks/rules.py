@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..arrays import Array
-from ..pairs import Pairs, Span, as_index
+from ..pairs import Pairs, Range, as_index
 from ..sizes import Sizes
 from .algebra import Mask
 from .arguments import bound, check_shape, limit, reach, shape_of
-from .tiles import Visibility, any_of, below, between, equal_ranges
+from .tiles import Code, Visibility, any_of, below, between, coded, equal_ranges
 
 __all__ = [
     "causal",
@@ -38,7 +38,7 @@ class SlidingWindow(Mask):
             return distance >= distance if self.right is None else distance <= self.right
         return distance >= -self.left if self.right is None else (distance >= -self.left) & (distance <= self.right)
 
-    def visibility(self, pairs: Pairs) -> Visibility:
+    def code(self, pairs: Pairs) -> Code:
         return between(_distances(pairs), None if self.left is None else -self.left, self.right)
 
     def __repr__(self) -> str:
@@ -52,7 +52,7 @@ class LowerRight(SlidingWindow):
         return "causal_lower_right()"
 
 
-def _distances(pairs: Pairs) -> Span | None:
+def _distances(pairs: Pairs) -> Range | None:
     queries, keys = pairs.query_range(), pairs.key_range()
     return None if queries is None or keys is None else (keys[0] - queries[1], keys[1] - queries[0])
 
@@ -66,7 +66,7 @@ class Prefix(Mask):
     def visible(self, pairs: Pairs) -> Array:
         return pairs.key_position < as_index(pairs.xp, pairs.per_item(self.length))
 
-    def visibility(self, pairs: Pairs) -> Visibility:
+    def code(self, pairs: Pairs) -> Code:
         return below(pairs, pairs.key_range(), self.length)
 
     def check(self, sizes: Sizes) -> None:
@@ -88,7 +88,7 @@ class GlobalTokens(Mask):
     def visible(self, pairs: Pairs) -> Array:
         return (pairs.query_position < self.count) | (pairs.key_position < self.count)
 
-    def visibility(self, pairs: Pairs) -> Visibility:
+    def code(self, pairs: Pairs) -> Code:
         queries, keys = pairs.query_range(), pairs.key_range()
         return any_of(between(queries, None, self.count - 1), between(keys, None, self.count - 1))
 
@@ -105,11 +105,12 @@ class Chunked(Mask):
     def visible(self, pairs: Pairs) -> Array:
         return pairs.query_position // self.size == pairs.key_position // self.size
 
-    def visibility(self, pairs: Pairs) -> Visibility:
+    def code(self, pairs: Pairs) -> Code:
         queries, keys = pairs.query_range(), pairs.key_range()
         if queries is None or keys is None:
             return Visibility.MIXED
-        return equal_ranges(tuple(p // self.size for p in queries), tuple(p // self.size for p in keys))
+        (q_low, q_high), (k_low, k_high) = queries, keys
+        return equal_ranges((q_low // self.size, q_high // self.size), (k_low // self.size, k_high // self.size))
 
     def _call(self) -> str:
         return "chunked"
@@ -124,16 +125,13 @@ class Dilated(Mask):
     def visible(self, pairs: Pairs) -> Array:
         return (pairs.query_position - pairs.key_position) % self.step == 0
 
-    def visibility(self, pairs: Pairs) -> Visibility:
+    def code(self, pairs: Pairs) -> Code:
         distances = _distances(pairs)
         if distances is None:
             return Visibility.MIXED
-        if self.step == 1:
-            return Visibility.FULL
         low, high = distances
-        if -(-low // self.step) > high // self.step:  # no multiple of the step in between
-            return Visibility.EMPTY
-        return Visibility.FULL if low == high else Visibility.MIXED
+        none = -(-low // self.step) > high // self.step  # no multiple of the step in between
+        return coded(none, (low % self.step == 0) & ((low == high) | (self.step == 1)))
 
     def _call(self) -> str:
         return "dilated"
