@@ -25,6 +25,7 @@ class Row:
     version: str
     dtype: str
     status: str
+    answer: Mapping[str, np.ndarray] = field(default_factory=dict)
     verdict: Verdict | None = None
     lacking: Mapping[str, str] = field(default_factory=dict)
     note: str = ""
@@ -82,7 +83,7 @@ def ask(group: Group, case: Case, adapter: Adapter, dtype: str) -> Row:
     verdict = judge(case, answer, group.worst, dtype)
     if not verdict.outputs:
         return row(UNSUPPORTED, lacking=lacking, note="; ".join(sorted(set(lacking.values()))) or "gives no output")
-    return row(PASS if verdict.passed else FAIL, verdict=verdict, lacking=lacking)
+    return row(PASS if verdict.passed else FAIL, answer=answer, verdict=verdict, lacking=lacking)
 
 
 def _sorted_out(given: Mapping[str, Any]) -> tuple[dict[str, np.ndarray], dict[str, str]]:

@@ -74,17 +74,16 @@ def _wanted(case: Case, group: Group) -> Iterator[str]:
 
 def _given_by(group: Group, case: Case, adapter: Adapter, dtype: str) -> str:
     row = ask(group, case, adapter, dtype)
-    if row.bad:
-        return failure(row)
-    head = f"[{STYLES[row.status]}]{row.status}[/] {escape(adapter.name)} · {dtype}: "
-    if row.verdict is None or row.verdict.worst is None:
-        return head + escape(row.note)
+    first = next((name for name in case.expected if name in row.answer), None)
+    values = "" if first is None else "\n" + _array(first, row.answer[first])
+    if row.bad or row.verdict is None or row.verdict.worst is None:
+        return failure(row) + values
     worst = row.verdict.worst
+    head = f"[{STYLES[row.status]}]{row.status}[/] {escape(adapter.name)} · {dtype}: "
     lacking = "".join(f"; no {name}: {reason}" for name, reason in row.lacking.items())
     outputs = f"{len(row.verdict.outputs)} of {len(case.expected)} outputs"
-    return head + escape(
-        f"{outputs}, worst `{worst.name}` {worst.error:.3g} off, {worst.units:.2f} tolerances{lacking}"
-    )
+    size = f"worst `{worst.name}` {worst.error:.3g} off, {worst.units:.2f} tolerances"
+    return head + escape(f"{outputs}, {size}{lacking}") + values
 
 
 def _array(name: str, array: np.ndarray) -> str:

@@ -33,7 +33,7 @@ def functional(
         name=name,
         section=section,
         why=why,
-        failure="An attention function gives other outputs for the article's numbers.",
+        failure="A model that calls this attention computes other context vectors, in every layer.",
         op="attention",
         inputs=inputs,
         parameters=call,

@@ -130,6 +130,7 @@ def test_show_prints_a_case_for_a_person(command):
         "mask=inverted: True is taken as `may not attend`.",
         "pass numpy · float64: 8 of 8 outputs",
         "matches `mask=none`: The mask is ignored.",
+        "out float64[6, 4]",
     ):
         assert text in done.stdout, text
 
