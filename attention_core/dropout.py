@@ -101,12 +101,12 @@ def _blocks(pairs: Pairs, first_key: Index) -> tuple[Array, Index]:
     """Return the numbers of the blocks that hold a tile's keys, ``(1, blocks)``, and the first key's lane."""
     first, lane = first_key // _LANES, first_key % _LANES
     unaligned = lane if isinstance(lane, int) else _LANES - 1  # the most it can be
-    count = -(-(pairs.shape[-1] + unaligned) // _LANES)
+    count = -(-(pairs.key_index.shape[-1] + unaligned) // _LANES)
     return (pairs.xp.arange(count, device=pairs.device) + first)[None, :], lane
 
 
 def _cut(pairs: Pairs, kept: Array, first: Index) -> Array:
-    count = pairs.shape[-1]
+    count = pairs.key_index.shape[-1]
     if isinstance(first, int):
         return kept[..., first : first + count]
     return pairs.xp.take(kept, first + pairs.xp.arange(count, device=pairs.device), axis=-1)
