@@ -10,9 +10,11 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import NamedTuple
 
-from .arrays import Array, array_namespace, known_finite, scalar_like
+from .arrays import Array, array_namespace, cast, known_finite, scalar_like
+from .checks import check_layout
+from .layout import from_heads_first, heads_first
 
-__all__ = ["Softmax", "masked_softmax", "merge"]
+__all__ = ["Online", "Softmax", "masked_softmax", "merge", "online_step", "weights_from_lse"]
 
 
 class Softmax(NamedTuple):
@@ -25,10 +27,7 @@ class Softmax(NamedTuple):
 
     def lse(self) -> Array:
         """Return ``log(exp(sink_h) + sum_j exp(s_ij))``, ``(..., Hq, Lq)``; ``-inf`` where nothing is summed."""
-        xp = self.xp
-        empty = self.total == 0
-        lse = xp.where(empty, -xp.inf, self.shift + xp.log(xp.where(empty, 1.0, self.total)))
-        return lse[..., 0]
+        return _lse(self.xp, self.shift, self.total)
 
 
 def masked_softmax(xp: ModuleType, scores: Array, sinks: Array | None) -> Softmax:
@@ -37,16 +36,72 @@ def masked_softmax(xp: ModuleType, scores: Array, sinks: Array | None) -> Softma
     ``p_ij = exp(s_ij) / (exp(sink_h) + sum_j exp(s_ij))``; a row without visible keys has weights 0.
     """
     sink = None if sinks is None else sinks[:, None, None]
-    largest = _row_maximum(xp, scores, sink)
-    shift = xp.maximum(largest, float(xp.finfo(scores.dtype).min))  # -inf - -inf would be NaN
-    exponentials = xp.exp(scores - shift)
-    total = xp.sum(exponentials, axis=-1, keepdims=True)
+    exponentials, shift, total = _exponentials(xp, scores, sink)
     if sink is not None:
         total = total + xp.exp(sink - shift)
     weights = exponentials / xp.where(total == 0, 1.0, total)
     if not known_finite(xp, total):  # a visible NaN spoils its row, but no masked pair of it
         weights = xp.where(scores == -xp.inf, scalar_like(xp, 0.0, weights), weights)
     return Softmax(xp, weights, shift, total)
+
+
+class Online(NamedTuple):
+    """A softmax over the keys met so far: ``total`` sums ``exp(s_ij - shift_i)``, both ``(..., Hq, Lq, 1)``."""
+
+    xp: ModuleType
+    shift: Array
+    total: Array
+
+    @classmethod
+    def start(cls, xp: ModuleType, first: Array) -> Online:
+        """Return the state that has met one score a row, ``first (..., Hq, Lq, 1)``: the sink, or ``-inf`` for none."""
+        _, shift, total = _exponentials(xp, first, None)
+        return cls(xp, shift, total)
+
+    def lse(self) -> Array:
+        """Return the lse of all keys met, ``(..., Hq, Lq)``; ``-inf`` where none was visible."""
+        return _lse(self.xp, self.shift, self.total)
+
+    def normalise(self, x: Array) -> Array:
+        """Divide sums over the keys met by the sum of their exponentials, and by 1 where that is 0."""
+        return x / self.xp.where(self.total == 0, 1.0, self.total)
+
+
+def online_step(state: Online, scores: Array) -> tuple[Array, Array, Online]:
+    """Meet more keys: return their exponentials, the factor for earlier sums, and the state (Milakov, Gimelshein 2018).
+
+    ``sums = factor * sums + exponentials @ value`` keeps sums over the keys right.
+    """
+    xp = state.xp
+    exponentials, shift, total = _exponentials(xp, scores, state.shift)
+    factor = xp.exp(state.shift - shift)
+    return exponentials, factor, Online(xp, shift, state.total * factor + total)
+
+
+def weights_from_lse(xp: ModuleType, scores: Array, lse: Array) -> Array:
+    """Return the softmax's weights ``exp(s_ij - lse_i)`` again; a masked pair has 0, whatever its row holds."""
+    shift = _finite_shift(xp, lse[..., None])
+    weights = xp.exp(scores - shift)
+    if not known_finite(xp, shift):
+        weights = xp.where(scores == -xp.inf, scalar_like(xp, 0.0, weights), weights)
+    return weights
+
+
+def _exponentials(xp: ModuleType, scores: Array, least: Array | None) -> tuple[Array, Array, Array]:
+    """Return ``exp(s_ij - shift_i)``, ``shift``, which is the row's largest score or ``least``, and the rows' sums."""
+    shift = _finite_shift(xp, _row_maximum(xp, scores, least))
+    exponentials = xp.exp(scores - shift)
+    return exponentials, shift, xp.sum(exponentials, axis=-1, keepdims=True)
+
+
+def _finite_shift(xp: ModuleType, largest: Array) -> Array:
+    return xp.maximum(largest, float(xp.finfo(largest.dtype).min))  # -inf - -inf would be NaN
+
+
+def _lse(xp: ModuleType, shift: Array, total: Array) -> Array:
+    empty = total == 0
+    lse = xp.where(empty, -xp.inf, shift + xp.log(xp.where(empty, 1.0, total)))
+    return lse[..., 0]
 
 
 def _row_maximum(xp: ModuleType, scores: Array, sink: Array | None) -> Array:
@@ -57,12 +112,13 @@ def _row_maximum(xp: ModuleType, scores: Array, sink: Array | None) -> Array:
     return largest if sink is None else xp.maximum(largest, sink)
 
 
-def merge(outs: Sequence[Array], lses: Sequence[Array]) -> tuple[Array, Array]:
+def merge(outs: Sequence[Array], lses: Sequence[Array], *, layout: str = "BHLD") -> tuple[Array, Array]:
     """Merge attention over disjoint sets of keys into attention over their union.
 
     ``lse = log(sum_n exp(lse_n))`` and ``out = sum_n exp(lse_n - lse) * out_n``, with ``outs[n] (..., Lq, Dv)`` and the
-    natural ``lses[n] (..., Lq)``. A part without visible keys (``lse = -inf``) changes nothing, whatever its ``out``
-    holds; a sink belongs to exactly one part.
+    natural ``lses[n] (..., Lq)``; for ``layout="BLHD"`` ``outs[n] (..., Lq, Hq, Dv)`` and ``lses[n] (..., Hq, Lq)``, as
+    a call in that layout gives them. A part without visible keys (``lse = -inf``) changes nothing, whatever its
+    ``out`` holds; a sink belongs to exactly one part.
 
     >>> import numpy as np
     >>> from attention_np import dot_product_attention, merge
@@ -72,23 +128,36 @@ def merge(outs: Sequence[Array], lses: Sequence[Array]) -> tuple[Array, Array]:
     >>> np.allclose(out, dot_product_attention(q, k, v))
     True
     """
+    check_layout(layout)
     if not outs or len(outs) != len(lses):
         raise ValueError(f"`outs` and `lses` must be as many, and at least one; got {len(outs)} and {len(lses)}")
     xp = array_namespace(
         *((f"{name}[{n}]", x) for name, xs in (("outs", outs), ("lses", lses)) for n, x in enumerate(xs))
     )
+    dtype = xp.result_type(*(x.dtype for x in outs))
+    outs = [x if x.ndim < 3 else heads_first(xp, x, layout) for x in outs]
+    _check_parts(outs, lses, layout)
+    softmax = masked_softmax(xp, xp.stack(_of_one_dtype(xp, lses), axis=-1)[..., None, :], None)
+    shares = [_share(xp, out, lses[n], softmax.weights[..., n]) for n, out in enumerate(outs)]
+    out = xp.astype(sum(shares[1:], start=shares[0]), dtype)
+    return out if out.ndim < 3 else from_heads_first(xp, out, layout, False), softmax.lse()[..., 0]
+
+
+def _check_parts(outs: Sequence[Array], lses: Sequence[Array], layout: str) -> None:
+    first, of_out = tuple(outs[0].shape), "" if layout == "BHLD" else ", heads before lengths"
     for n, (out, lse) in enumerate(zip(outs, lses, strict=True)):
-        if tuple(out.shape[:-1]) != tuple(lse.shape):
+        if tuple(out.shape) != first:
+            raise ValueError(f"`outs[{n}]` has not the shape of `outs[0]`: all parts have the same queries")
+        if first[:-1] != tuple(lse.shape):
             raise ValueError(
-                f"`lses[{n}]` has shape {tuple(lse.shape)}; it must be that of `outs[{n}]` without its last axis"
+                f"`lses[{n}]` has shape {tuple(lse.shape)}; "
+                f"it must be that of `outs[{n}]` without its last axis{of_out}, {first[:-1]}"
             )
-    stacked = xp.stack(list(lses), axis=-1)[..., None, :]
-    softmax = masked_softmax(xp, stacked, None)
-    weights, lse = softmax.weights, softmax.lse()
-    total = _share(xp, outs[0], lses[0], weights[..., 0])
-    for n in range(1, len(outs)):
-        total = total + _share(xp, outs[n], lses[n], weights[..., n])
-    return xp.astype(total, outs[0].dtype), lse[..., 0]
+
+
+def _of_one_dtype(xp: ModuleType, arrays: Sequence[Array]) -> list[Array]:
+    dtype = xp.result_type(*(x.dtype for x in arrays))
+    return [cast(xp, x, dtype) for x in arrays]
 
 
 def _share(xp: ModuleType, out: Array, lse: Array, weight: Array) -> Array:
