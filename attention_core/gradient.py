@@ -19,7 +19,7 @@ from .arrays import Array, scalar_like, sum_to_shape
 from .dense import drop, over_keys, over_queries, pair_products, scores, softmax_of, visible_pairs
 from .problem import Gradients, Problem, Result
 
-__all__ = ["Tangents", "dense_jvp", "dense_vjp"]
+__all__ = ["Tangents", "dense_jvp", "dense_vjp", "finish_gradients", "pair_gradients", "row_terms"]
 
 Tangents = Gradients
 """Tangents of the differentiable arguments; ``None`` for one that does not move."""
@@ -33,15 +33,40 @@ def dense_vjp(problem: Problem, out_cotangent: Array, lse_cotangent: Array | Non
     weights, lse = softmax.weights, softmax.lse()
     dout = xp.astype(out_cotangent, p.dtype)
     dp = drop(p, pair_products(p, dout, xp.astype(p.value, p.dtype), visible))
+    row = row_terms(p, weights, dp, lse_cotangent)
+    return finish_gradients(p, pair_gradients(p, visible, weights, dp, row, dout), lse, row)
+
+
+def row_terms(problem: Problem, weights: Array, dp: Array, lse_cotangent: Array | None) -> Array:
+    """Return ``dlse_i - delta_i``, ``(..., Hq, Lq)``; ``out`` and ``dout`` for ``p`` and ``dp`` give the same."""
+    xp, p = problem.xp, problem
     delta = xp.sum(_times(xp, weights, dp), axis=-1)
-    row = -delta if lse_cotangent is None else xp.astype(lse_cotangent, p.dtype) - delta
+    return -delta if lse_cotangent is None else xp.astype(lse_cotangent, p.dtype) - delta
+
+
+def pair_gradients(
+    problem: Problem, visible: Array | None, weights: Array, dp: Array, row: Array, dout: Array
+) -> Gradients:
+    """Return what these pairs, all or a tile of them, add to the gradients: in the compute dtype, batch and all."""
+    xp, p = problem.xp, problem
     ds = _times(xp, weights, dp + row[..., None])
     du = p.scale * _uncap(p, visible, ds)
     return Gradients(
-        query=_summed(p, p.query, over_keys(p, du, visible, xp.astype(p.key, p.dtype))),
-        key=_summed(p, p.key, over_queries(p, du, visible, xp.astype(p.query, p.dtype))),
-        value=_summed(p, p.value, over_queries(p, drop(p, weights), visible, dout)),
+        query=over_keys(p, du, visible, xp.astype(p.key, p.dtype)),
+        key=over_queries(p, du, visible, xp.astype(p.query, p.dtype)),
+        value=over_queries(p, drop(p, weights), visible, dout),
         bias=None if p.bias is None else p.bias.vjp(p.pairs(), ds),
+    )
+
+
+def finish_gradients(problem: Problem, pairs: Gradients, lse: Array, row: Array) -> Gradients:
+    """Return all pairs' gradients in their arguments' shapes and dtypes, and that of the sinks, which are no pairs."""
+    xp, p = problem.xp, problem
+    return Gradients(
+        query=_summed(p, p.query, pairs.query),
+        key=_summed(p, p.key, pairs.key),
+        value=_summed(p, p.value, pairs.value),
+        bias=pairs.bias,
         sinks=None if p.sinks is None else _summed_heads(p, p.sinks, _times(xp, _sink_weights(p, lse), row)),
     )
 

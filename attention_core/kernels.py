@@ -11,6 +11,7 @@ from .arrays import Array, library_name
 from .dense import dense_attention
 from .gradient import dense_vjp
 from .problem import Gradients, Problem, Result
+from .tiled import cannot_be_tiled, should_be_tiled, tiled_attention, tiled_vjp
 
 __all__ = ["Choice", "Kernel", "choose", "default_namespace", "register_kernel"]
 
@@ -19,9 +20,9 @@ __all__ = ["Choice", "Kernel", "choose", "default_namespace", "register_kernel"]
 class Kernel:
     """A way to compute attention.
 
-    ``forward(problem, lse=..., weights=...)`` returns the out of a checked problem, heads first, and what else is asked for. ``backward(problem, result, out_cotangent, lse_cotangent)`` returns the gradients. ``lacks(problem,
-    weights)`` names what this kernel cannot do of a call, or returns ``None``; ``suits(problem)`` says whether
-    ``impl="auto"`` should take it.
+    ``forward(problem, lse=..., weights=...)`` returns the out of a checked problem, heads first, and what is asked for.
+    ``backward(problem, result, out_cotangent, lse_cotangent)`` returns the gradients. ``lacks(problem, weights)`` names
+    what this kernel cannot do of a call, or returns ``None``; ``suits(problem)`` says whether ``impl="auto"`` takes it.
     """
 
     name: str
@@ -51,6 +52,10 @@ def _dense_backward(problem: Problem, result: Result, out_cotangent: Array, lse_
 
 
 DENSE = Kernel("dense", dense_attention, _dense_backward, lambda problem, weights: None, lambda problem: True)
+
+TILED = Kernel("tiled", tiled_attention, tiled_vjp, cannot_be_tiled, should_be_tiled)
+
+_EVERYWHERE = {kernel.name: kernel for kernel in (TILED, DENSE)}  # for a library whose backend has none of the name
 
 _TABLE: dict[str, tuple[ModuleType, dict[str, Kernel]]] = {}  # library -> its namespace, its kernels by impl
 
@@ -83,7 +88,7 @@ def choose(problem: Problem, impl: Any, weights: bool) -> tuple[Kernel, Choice]:
     offered = _offered(problem.xp)
     if impl == "auto":
         return _best(problem, offered, weights)
-    known = {"auto", "dense"}.union(*(kernels for _, kernels in _TABLE.values()))
+    known = {"auto", *_EVERYWHERE}.union(*(kernels for _, kernels in _TABLE.values()))
     if not isinstance(impl, str) or impl not in known:
         raise ValueError(f"`impl` must be one of {', '.join(sorted(known))}; got {impl!r}")
     if impl not in offered:
@@ -96,7 +101,7 @@ def choose(problem: Problem, impl: Any, weights: bool) -> tuple[Kernel, Choice]:
 
 def _offered(xp: ModuleType) -> dict[str, Kernel]:
     _, kernels = _TABLE.get(library_name(xp), (xp, {}))
-    return kernels if "dense" in kernels else {**kernels, "dense": DENSE}
+    return {**kernels, **{name: kernel for name, kernel in _EVERYWHERE.items() if name not in kernels}}
 
 
 def _best(problem: Problem, offered: dict[str, Kernel], weights: bool) -> tuple[Kernel, Choice]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ from .dropout import Dropout
 from .layout import from_heads_first, heads_first
 from .masks import Mask, dense
 from .masks.rules import LowerRight
-from .pairs import Pairs
+from .pairs import Pairs, Span
 from .sizes import Sizes
 
 __all__ = ["Gradients", "Problem", "Result", "make_problem"]
@@ -83,11 +83,23 @@ class Problem:
     out_dtype: Any
     layout: str
     plain: bool
+    spans: tuple[Span, Span] | None = None
+
+    def tile(self, queries: Span, keys: Span) -> Problem:
+        """Return the problem of some queries and keys, whose pairs keep their places in the whole."""
+        return replace(
+            self,
+            sizes=replace(self.sizes, queries=queries[1] - queries[0], keys=keys[1] - keys[0]),
+            query=self.query[..., slice(*queries), :],
+            key=self.key[..., slice(*keys), :],
+            value=self.value[..., slice(*keys), :],
+            spans=(queries, keys),
+        )
 
     def pairs(self) -> Pairs:
-        """All query-key pairs of the call; a kernel takes tiles of it."""
+        """All query-key pairs of the call or of its tile; a kernel takes tiles of it."""
         sizes = self.sizes
-        spans = ((0, sizes.heads), (0, sizes.queries), (0, sizes.keys))
+        spans = ((0, sizes.heads), *(self.spans or ((0, sizes.queries), (0, sizes.keys))))
         positions = (self.query_positions, self.key_positions)
         return Pairs(self.xp, sizes.batch, *spans, *positions, device=device_of(self.xp, self.query))
 

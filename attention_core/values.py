@@ -73,6 +73,8 @@ def is_static(x: Any) -> bool:
 def _mapped(fn: Callable[..., Any], x: Any, *others: Any) -> Any:
     if isinstance(x, tuple):
         return tuple(_mapped(fn, *parts) for parts in zip(x, *others, strict=True))
+    if isinstance(x, dict):
+        return {name: _mapped(fn, part, *(other[name] for other in others)) for name, part in x.items()}
     if isinstance(x, Value):
         return x.map_arrays(fn, *others)
     return x if is_static(x) else fn(x, *others)
