@@ -69,8 +69,8 @@ def describe(x: Any) -> str:
 
 
 def dtype_name(dtype: Any) -> str:
-    """Return ``"float32"`` where a library writes ``torch.float32``."""
-    return str(dtype).rpartition(".")[2]
+    """Return ``"float32"``, where a library writes ``torch.float32``, and NumPy ``>f4`` for another byte order."""
+    return str(getattr(dtype, "name", None) or dtype).rpartition(".")[2]
 
 
 def array_namespace(*named: tuple[str, Any]) -> ModuleType:

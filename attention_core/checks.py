@@ -129,7 +129,7 @@ def check_positions(name: str, positions: Any, batch: tuple[int, ...], length: i
         return positions
     if isinstance(positions, Integral) and not isinstance(positions, bool):
         return _first_position(name, int(positions), length)
-    if "int" not in str(getattr(positions, "dtype", "")):
+    if "int" not in dtype_name(getattr(positions, "dtype", "")):
         raise TypeError(f"`{name}` must be an integer or an integer array (..., L); got {describe(positions)}")
     shape = tuple(positions.shape)
     if shape and (shape[-1] != length or not fits(shape, (*batch, length))):

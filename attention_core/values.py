@@ -110,7 +110,7 @@ def integer_or_array(name: str, x: Any) -> Any:
     """Return a Python ``int`` or an integer array of any library; ``TypeError`` for anything else."""
     if isinstance(x, Integral) and not isinstance(x, bool):
         return int(x)
-    dtype = str(getattr(x, "dtype", ""))
+    dtype = dtype_name(getattr(x, "dtype", ""))
     if "int" not in dtype:
         raise TypeError(f"`{name}` must be an integer or an integer array; got {describe(x)}")
     return x

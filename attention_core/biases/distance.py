@@ -8,7 +8,7 @@ from functools import cache
 from numbers import Integral
 from typing import Any
 
-from ..arrays import Array, as_array, describe, scalar_like
+from ..arrays import Array, as_array, describe, dtype_name, scalar_like
 from ..pairs import Pairs
 from ..sizes import Sizes
 from ..values import static_int
@@ -182,7 +182,7 @@ def bucket_of_distance(buckets: int, bidirectional: bool, max_distance: int) -> 
 
 
 def _check_real(name: str, x: Any, legend: str, ndim: int) -> None:
-    if "float" not in str(getattr(x, "dtype", "")):
+    if "float" not in dtype_name(getattr(x, "dtype", "")):
         raise TypeError(f"`{name}` must be a real array {legend}; got {describe(x)}")
     if x.ndim != ndim:
         raise ValueError(f"`{name}` must have shape {legend}; got {tuple(x.shape)}")

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-__all__ = ["EACH", "EAGER", "JITTED", "NAMES", "NUMPY", "Library"]
+__all__ = ["EACH", "EACH_ONCE", "EAGER", "JITTED", "NAMES", "NUMPY", "Library"]
 
 MODULES = {"numpy": "numpy", "jax": "jax.numpy", "torch": "torch", "array_api_strict": "array_api_strict"}
 
@@ -74,7 +74,14 @@ def _marks(library: Library) -> list[pytest.MarkDecorator]:
     return []
 
 
-EACH = pytest.mark.parametrize(
-    "library", [pytest.param(each, id=name, marks=_marks(each)) for each, name in NAMES.items()]
-)
+def _parameters(libraries: list[Library]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize(
+        "library", [pytest.param(each, id=NAMES[each], marks=_marks(each)) for each in libraries]
+    )
+
+
+EACH = _parameters([*EAGER, JITTED])
 """Run a test on every library."""
+
+EACH_ONCE = _parameters([each for each in [*EAGER, JITTED] if each.name != "jax" or each.jit])
+"""The same without eager JAX, which compiles each operation for each shape: for tests of many shapes."""
