@@ -370,3 +370,12 @@ def test_arrays_that_do_not_fit_the_call(arrays: tuple[np.ndarray, ...], drop: A
 def test_dropout_is_a_value_of_dropout(arrays: tuple[np.ndarray, ...], drop: Any) -> None:
     with pytest.raises(TypeError, match="`dropout` must be a value made by dropout"):
         attention.dot_product_attention(*arrays, dropout=drop)
+
+
+def test_a_value_of_dropout_is_a_pytree(arrays: tuple[np.ndarray, ...]) -> None:
+    def call(drop: Any) -> Any:
+        return attention_jax.dot_product_attention(*map(jnp.asarray, arrays), dropout=drop)
+
+    found = jax.jit(call)(dropout(0.25, jnp.asarray(3), origin=(0, jnp.asarray(1), 0, 2)))
+    expected = attention.dot_product_attention(*arrays, dropout=dropout(0.25, 3, origin=(0, 1, 0, 2)))
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
