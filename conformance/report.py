@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -30,9 +31,9 @@ def print_report(console: Console, rows: Sequence[Row], missing: Iterable[str]) 
 
 def table(rows: Sequence[Row]) -> Table:
     """Sections down, implementations across; in each cell the worst error, where 1 is the tolerance."""
-    made = Table(title="Worst error in units of the tolerance (1 passes)", title_justify="left")
+    made = Table(title="Worst error in units of the tolerance (1 passes)", title_justify="left", box=SIMPLE_HEAD)
     made.add_column("section", no_wrap=True)
-    made.add_column("cases", justify="right")
+    made.add_column("cases", justify="right", no_wrap=True)
     implementations = list(dict.fromkeys(row.implementation for row in rows))
     versions = {row.implementation: row.version for row in rows}
     for name in implementations:

@@ -21,7 +21,7 @@ class AttentionJax:
         self.jax = importlib.import_module("jax")
         self.library = importlib.import_module("attention_jax")
         self.compiled: dict[Any, Any] = {}
-        self.version = f"jax {self.jax.__version__}"
+        self.version = str(self.jax.__version__)
 
     def supports(self, case: Case) -> str:
         """Say yes to every op of the article."""

@@ -25,8 +25,8 @@ def group_drafts() -> tuple[GroupDraft, ...]:
     portable_torch()
     t = article_tensors()
     return (
-        GroupDraft("article-embedding", "Embedding the input sentence", tuple(article_words.embedding(t))),
-        GroupDraft("article-projections", "Unnormalised attention weights", tuple(article_words.projections(t))),
+        GroupDraft("article-embedding", "Embedding", tuple(article_words.embedding(t))),
+        GroupDraft("article-projections", "Unnormalised weights", tuple(article_words.projections(t))),
         GroupDraft("article-attention-weights", "Attention weights", tuple(article_words.attention_weights(t))),
         GroupDraft("article-self-attention", "Self-attention", tuple(article_layers.self_attention(t))),
         GroupDraft("article-multi-head", "Multi-head attention", tuple(article_layers.multi_head(t))),

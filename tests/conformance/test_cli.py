@@ -25,7 +25,13 @@ def command():
 def test_run_passes_on_numpy_with_a_row_for_each_section(command):
     done = command("run", "--impl", "numpy")
     assert done.exit_code == 0
-    for section in ("Embedding the input sentence", "Self-attention", "Multi-head attention", "Causal self-attention"):
+    for section in (
+        "Embedding",
+        "Unnormalised weights",
+        "Self-attention",
+        "Multi-head attention",
+        "Causal self-attention",
+    ):
         assert section in done.stdout
     assert "23 cases, 1 implementations: 46 pass" in done.stdout
 
