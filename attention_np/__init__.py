@@ -14,7 +14,8 @@ from attention_core import __all__ as _names
 from attention_core.kernels import DENSE, register_kernel
 
 from .init import init
+from .kernel import TILED
 
 __all__ = [*_names, "init"]  # noqa: PLE0604  strings, from the core's own list
 
-register_kernel(numpy, DENSE)
+register_kernel(numpy, TILED, DENSE)

@@ -1,0 +1,105 @@
+"""Attention by tiles of queries, with memory linear in their number (Rabe and Staats 2021; Dao et al. 2022).
+
+Softmax does not change when all of a row's scores are shifted. Where Cauchy-Schwarz bounds every score of a tile within
+what an exponential can hold, nothing is shifted and no maximum is taken. Elsewhere each row's reference is the largest
+score of the first keys that it sees, raised only when a later score exceeds it by far.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from attention_core.problem import Problem, Result
+
+from .call import Call, Where
+from .exact import exact_forward
+from .lazy import lazy_tile
+from .plan import Segment, TileShape
+from .scores import UnboundedBias, kept_tile, seen_tile
+from .threads import run_jobs
+from .tile import Tile, cap, drop, hide
+from .workspace import Workspace, workspace
+
+__all__ = ["tiled_forward"]
+
+
+def tiled_forward(
+    problem: Problem,
+    *,
+    lse: bool,
+    shape: TileShape | None = None,
+    few: bool | None = None,
+    threads: int | None = None,
+) -> Result:
+    """Return out, and lse where it is asked for, of a problem without empty axes; the rest is for tests."""
+    p = problem
+    call = Call.of(p, shape, few)
+    out = np.empty(p.sizes.out, p.out_dtype)
+    logs = np.empty(p.sizes.out[:-1], p.dtype) if lse else None
+    run_jobs((_job(call, where, out, logs) for where in call.jobs()), call.threads(threads))
+    return Result(out, logs)
+
+
+def _job(call: Call, where: Where, out: Any, lse: Any) -> Any:
+    def job() -> None:
+        with workspace() as space:
+            forward_tile(call, where, out, lse, space)
+        call.heads.done(*where[:2])
+
+    return job
+
+
+def forward_tile(call: Call, where: Where, out: Any, lse: Any, space: Workspace) -> None:
+    """Compute one tile, by the first of three ways that can: bounded, with a lazy reference, or by the definition."""
+    item, _, tile_plan = where
+    place = call.place(where)
+    rows = slice(*tile_plan.rows)
+    target = out[item][place.heads[0] : place.heads[1], rows]
+    logs = None if lse is None else lse[item][place.heads[0] : place.heads[1], rows]
+    tile = Tile.of(call, where, place, space)
+    bound = 0.0 if call.few else _bound(call, where, tile)
+    if math.isfinite(bound) and not call.odd_sinks:
+        small = call.problem.bias is None and bound <= call.exponential.bound and not call.few
+        if (small and bounded_tile(call, tile) and tile.is_finite()) or (_lazy(call, tile) and tile.is_finite()):
+            tile.finish(target, logs)
+            return
+    for part, result in exact_forward(place, call.arrays(where)):
+        target[:, part[0] : part[1]] = result.out
+        if logs is not None:
+            logs[:, part[0] : part[1]] = result.lse
+
+
+def _bound(call: Call, where: Where, tile: Tile) -> float:
+    """Return a bound on the absolute scores of a tile by Cauchy-Schwarz, in the exponential's unit."""
+    bound = tile.largest_query() * tile.head.largest_key(where[2].span)
+    cap = call.problem.softcap
+    return bound if cap is None or not math.isfinite(bound) else min(bound, cap * call.exponential.unit)
+
+
+def _lazy(call: Call, tile: Tile) -> bool:
+    try:
+        return lazy_tile(call, tile)
+    except UnboundedBias:
+        return False
+
+
+def bounded_tile(call: Call, tile: Tile) -> bool:
+    """Sum a tile's exponentials and weighted values without any shift."""
+    tile.reset()
+    for segment in tile.place.tile.segments:
+        _bounded_segment(call, tile, segment)
+    return True
+
+
+def _bounded_segment(call: Call, tile: Tile, segment: Segment) -> None:
+    scores = tile.scores(segment, extended=False)
+    if call.problem.softcap is not None:
+        cap(scores, call.problem.softcap * call.exponential.unit)
+    call.exponential.function(scores, out=scores)
+    hide(scores, tile.group, segment, seen_tile(tile.place, tile.plan, segment, None))
+    tile.add_totals(scores, segment)
+    drop(scores, tile.group, kept_tile(tile.place, segment))
+    tile.add_values(scores, segment)

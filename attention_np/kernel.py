@@ -1,0 +1,50 @@
+"""``impl="tiled"``: which calls this package's own kernel can do, and which it should."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from attention_core.dense import dense_attention
+from attention_core.gradient import dense_vjp
+from attention_core.kernels import Kernel
+from attention_core.problem import Gradients, Problem, Result
+
+from .backward import tiled_backward
+from .forward import tiled_forward
+from .plan import has_few_queries
+
+__all__ = ["TILED"]
+
+_DENSE_SCORES = 256 * 256  # of one head, under which the definition is as fast and far below any memory limit
+_DENSE_FEW = 2048  # the same with few queries
+
+
+def _forward(problem: Problem, *, lse: bool = True, weights: bool = False) -> Result:
+    if 0 in problem.sizes.scores:
+        return dense_attention(problem, lse=lse, weights=weights)
+    return tiled_forward(problem, lse=lse)
+
+
+def _backward(problem: Problem, result: Result, out_cotangent: Any, lse_cotangent: Any) -> Gradients:
+    if 0 in problem.sizes.scores:
+        return dense_vjp(problem, out_cotangent, lse_cotangent)
+    return tiled_backward(problem, result, out_cotangent, lse_cotangent)
+
+
+def _lacks(problem: Problem, weights: bool) -> str | None:
+    if weights:
+        return "it never forms the weights (`return_weights`)"
+    if problem.dtype not in (np.float32, np.float64):
+        return f"it computes in float32 or float64, not in {problem.dtype}"
+    return None
+
+
+def _suits(problem: Problem) -> bool:
+    sizes = problem.sizes
+    least = _DENSE_FEW if has_few_queries(problem) else _DENSE_SCORES
+    return sizes.queries * sizes.keys > least
+
+
+TILED = Kernel("tiled", _forward, _backward, _lacks, _suits)

@@ -1,0 +1,102 @@
+"""Tiles whose scores no bound keeps small: each row has a reference, raised only when a score exceeds it by far."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from .call import Call
+from .plan import Segment
+from .scores import Seen, bias_tile, kept_tile, seen_tile
+from .tile import Tile, cap, drop, hide
+
+__all__ = ["lazy_tile"]
+
+
+def lazy_tile(call: Call, tile: Tile) -> bool:
+    """Sum a tile's exponentials and weighted values; ``False`` where a score is not finite.
+
+    The last keys come first: under a causal mask and a bias by distance they hold the largest scores.
+    """
+    tile.reset()
+    unset = np.ones(len(tile.totals), bool)
+    return all(_lazy_segment(call, tile, segment, unset) for segment in reversed(tile.place.tile.segments))
+
+
+def _lazy_segment(call: Call, tile: Tile, segment: Segment, unset: Any) -> bool:
+    exp, hidden = call.exponential, None
+    if call.problem.bias is not None:
+        bias, hidden = bias_tile(tile.place, segment, call.distances, exp.unit)
+    else:
+        bias = None
+    seen = seen_tile(tile.place, tile.plan, segment, hidden)
+    scores = _shifted_scores(call, tile, segment, bias)
+    highest, lowest = float(scores.max()), float(scores.min())
+    if not (highest < math.inf and lowest > -math.inf):
+        return False
+    if highest > exp.ceiling or unset[tile.flat(segment)].any():
+        if _raise_references(call, tile, segment, scores, seen, unset):
+            scores = _shifted_scores(call, tile, segment, bias)  # far from the old reference they were rounded
+        lowest = float(scores.min())
+        if float(scores.max()) > exp.ceiling:  # only of masked pairs, whose weights must be finite to become 0
+            np.minimum(scores, scores.dtype.type(exp.ceiling), out=scores)
+    if lowest < exp.floor:
+        np.maximum(scores, scores.dtype.type(exp.floor), out=scores)
+    exp.function(scores, out=scores)
+    hide(scores, tile.group, segment, seen)
+    tile.add_totals(scores, segment)
+    drop(scores, tile.group, kept_tile(tile.place, segment))
+    tile.add_values(scores, segment)
+    return True
+
+
+def _shifted_scores(call: Call, tile: Tile, segment: Segment, bias: Any) -> Any:
+    """Return the scores of a segment minus their rows' references, capped and biased."""
+    capped = call.problem.softcap
+    extended = capped is None and not call.few  # else the product has no column for the reference
+    scores = tile.scores(segment, extended=extended)
+    if capped is not None:
+        if not math.isfinite(float(scores.sum())):
+            scores[0, 0] = np.nan  # the cap would hide an infinity
+        cap(scores, capped * call.exponential.unit)
+    if not extended:
+        scores -= tile.reference[tile.flat(segment), None]
+    if bias is not None:
+        by_head = scores.reshape(tile.group, -1, scores.shape[1])
+        np.add(by_head, bias, out=by_head)
+    return scores
+
+
+def _raise_references(call: Call, tile: Tile, segment: Segment, scores: Any, seen: Seen | None, unset: Any) -> bool:
+    """Move the reference of rows that have none yet, or that a score exceeds by far, to their largest score.
+
+    Return whether a row that had one has moved; else the scores have been shifted in place.
+    """
+    exp, rows = call.exponential, tile.flat(segment)
+    top = _largest_seen(tile, segment, scores, seen)
+    first = unset[rows] & (top > -np.inf)
+    rise = np.where(first | (top > exp.ceiling), top, 0)
+    shrink = np.where(rise < -exp.floor, call.exponential.function(np.maximum(-rise, exp.floor)), 0)
+    shrink = np.where(first, 0, shrink).astype(scores.dtype)  # nothing is summed there yet
+    tile.totals[rows] *= shrink
+    tile.values[rows] *= shrink[:, None]
+    tile.reference[rows] += rise
+    tile.queries[rows, -1] = -tile.reference[rows]
+    unset[rows] &= ~first
+    if bool(((rise != 0) & ~first).any()):
+        return True
+    scores -= rise[:, None]
+    return False
+
+
+def _largest_seen(tile: Tile, segment: Segment, scores: Any, seen: Seen | None) -> Any:
+    top = scores.max(axis=-1)
+    if seen is None:
+        return top
+    first = segment.rows[0]
+    part = slice(seen.rows[0] - first, seen.rows[1] - first)
+    visible = np.where(seen.values != 0, scores.reshape(tile.group, -1, scores.shape[1])[:, part], -np.inf)
+    top.reshape(tile.group, -1)[:, part] = visible.max(axis=-1)
+    return top
