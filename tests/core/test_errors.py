@@ -11,7 +11,11 @@ import pytest
 
 import attention_core as core
 from tests.core.libraries import EACH, JITTED, NUMPY, Library
-from tests.core.wrong_calls import F32, TABLE, Arrays, Wrong
+from tests.core.wrong import F32, Arrays, Wrong
+from tests.core.wrong_calls import TABLE_OF_CALLS
+from tests.core.wrong_masks import BIASES, MASKS
+
+TABLE = [*TABLE_OF_CALLS, *MASKS, *BIASES]
 
 
 def test_the_table_is_long_and_names_each_row_once() -> None:
