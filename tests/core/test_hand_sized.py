@@ -358,6 +358,25 @@ def test_masked_nan_is_as_zero(core: ModuleType) -> None:
     close(gradients.bias, [[-3 / 16, 3 / 16, 0]])
 
 
+def test_nan_under_a_bias_of_minus_infinity_is_as_zero(core: ModuleType) -> None:
+    key, value = np.array([[0.0], [log(3)], [np.nan]]), np.array([[0.0], [1.0], [np.nan]])
+    bias = np.array([[0.0, 0.0, -inf]])
+    out, lse, _ = core.dot_product_attention(ONE, key, value, scale=1.0, bias=bias, return_lse=True)
+    close(out, [[3 / 4]])
+    close(lse, [log(4)])
+
+
+def test_a_visible_nan_spoils_its_rows_only(core: ModuleType) -> None:
+    query, key, value = (np.concatenate([x, x[:1]]) for x in QUARTERS)
+    spoiled = key.copy()
+    spoiled[1] = np.nan
+    result = core.dot_product_attention(query, spoiled, value, scale=1.0, mask=core.masks.causal(), return_lse=True)
+    close(result.out[0], value[0])
+    close(result.lse[0], 0)
+    assert np.isnan(result.out[1]).all()
+    assert np.isnan(result.lse[1])
+
+
 def test_tangents(core: ModuleType) -> None:
     query, key, value = QUARTERS
     call = {"scale": 1.0, "sinks": np.array([log(4)]), "bias": np.zeros((1, 2))}  # weights 1/8, 3/8, sink 1/2
