@@ -13,12 +13,14 @@ import jax.numpy
 
 from attention_core import *  # noqa: F403  the same public names, in one list
 from attention_core import __all__ as _names
-from attention_core.kernels import DENSE, register_kernel
+from attention_core.kernels import register_kernel
 
+from .dense import COMPILED_DENSE
 from .init import init
+from .kernel import TILED
 from .pytrees import register_all
 
 __all__ = [*_names, "init"]  # noqa: PLE0604  strings, from the core's own list
 
 register_all()
-register_kernel(jax.numpy, DENSE)
+register_kernel(jax.numpy, TILED, COMPILED_DENSE)

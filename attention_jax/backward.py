@@ -1,0 +1,147 @@
+"""The backward pass by tiles, from query, key, value, out and lse: five products a tile, memory linear in length.
+
+The formulas are those of ``attention_core.gradient``. Key and value gradients accumulate over strips, query gradients
+within one; a bias adds up the gradients of its parameters, a dense one in an array of its own size.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from attention_core.arrays import matmul, sum_to_shape
+
+from .bias_gradient import add_tile, like_bias, zeros_of
+from .flat import Operands, Spec, Work, flatten, unflatten_heads, work_of
+from .loops import drop_tile, join, score_tile, visible_tile, visit
+from .poison import finite
+from .traced_pairs import TracedPairs, TracedSpan
+
+__all__ = ["Cotangents", "backward"]
+
+
+class Cotangents(NamedTuple):
+    """Gradients of what is differentiable."""
+
+    query: jax.Array
+    key: jax.Array
+    value: jax.Array
+    bias: Any
+    sinks: jax.Array | None
+
+
+class Head(NamedTuple):
+    """Arrays of one batch item and key/value head: by query ``(G, Lq, ...)``, and by key ``(Lk, ...)``."""
+
+    q: jax.Array
+    dout: jax.Array
+    lse: jax.Array
+    row: jax.Array
+    k: jax.Array
+    v: jax.Array
+
+
+class Sums(NamedTuple):
+    """What accumulates: query gradients of a strip, key and value gradients of a head, the bias's of the call."""
+
+    dq: jax.Array
+    dk: jax.Array
+    dv: jax.Array
+    dbias: Any
+
+
+def backward(
+    spec: Spec, operands: Operands, out: jax.Array, lse: jax.Array, dout: jax.Array, dlse: jax.Array
+) -> Cotangents:
+    """Return the gradients for cotangents of out and lse."""
+    work = work_of(spec, operands)
+    dout = dout.astype(spec.dtype)
+    row = dlse - jnp.sum(dout * out.astype(spec.dtype), axis=-1)
+    empty = lse == -jnp.inf
+    row = jnp.where(empty, 0, row)
+    # a cotangent that is not finite spoils what its row sees, and nothing else
+    live = jnp.where(empty | jnp.all(jnp.isfinite(dout), axis=-1), lse, jnp.nan)
+    per_query = [_rows(spec, x) for x in (finite(dout), live[..., None], row[..., None])]
+    query, key, value = flatten(spec, operands)
+    dbias = zeros_of(operands.bias, spec.dtype)
+
+    def one(dbias: Any, item: tuple[jax.Array, ...]) -> tuple[Any, tuple[jax.Array, ...]]:
+        index, *arrays, dout, lse, row = item
+        q, k, v = (finite(x.astype(spec.dtype)) for x in arrays)
+        head = Head(q, dout, lse, row, k, v)
+        start = (jnp.zeros_like(k), jnp.zeros_like(v), dbias)
+        strips = jnp.arange(work.queries.count)
+        (dk, dv, dbias), dq = lax.scan(lambda sums, n: _strip(work, index, n, head, sums), start, strips)
+        return dbias, (join(work, dq), dk, dv)
+
+    dbias, (dq, dk, dv) = lax.scan(one, dbias, (jnp.arange(query.shape[0]), query, key, value, *per_query))
+    sizes = spec.sizes
+    return Cotangents(
+        _like(operands.query, unflatten_heads(spec, dq)),
+        _like(operands.key, dk.reshape(*sizes.batch, sizes.kv_heads, sizes.keys, sizes.depth)),
+        _like(operands.value, dv.reshape(*sizes.batch, sizes.kv_heads, sizes.keys, sizes.value_depth)),
+        like_bias(operands.bias, dbias),
+        _sinks(operands, lse, row),
+    )
+
+
+def _rows(spec: Spec, x: jax.Array) -> jax.Array:
+    sizes = spec.sizes
+    return x.reshape(-1, sizes.group, sizes.queries, x.shape[-1])
+
+
+def _strip(work: Work, index: jax.Array, n: jax.Array, head: Head, sums: Any) -> tuple[Any, jax.Array]:
+    queries = work.strip(n)
+    q, dout, lse, row = (
+        lax.dynamic_slice_in_dim(x, queries.start, queries.size, 1).reshape(work.rows, -1) for x in head[:4]
+    )
+    if work.queries.overlaps:  # rows that the strip before has done already
+        fresh = queries.start + jnp.arange(queries.size) >= n * queries.size
+        fresh = jnp.broadcast_to(fresh, (work.spec.sizes.group, queries.size)).reshape(work.rows, 1)
+        lse = jnp.where(fresh, lse, jnp.inf)  # exp(s - inf) = 0
+    q = q * work.spec.scale
+    empty = lse == -jnp.inf
+    lse = jnp.where(empty, jnp.inf, lse)
+
+    def step(sums: Sums, keys: TracedSpan, pairs: TracedPairs, hide: bool) -> Sums:
+        k, v = (lax.dynamic_slice_in_dim(x, keys.start, keys.size, 0) for x in (head.k, head.v))
+        s, tanh = score_tile(work, q, k, pairs)
+        p = jnp.exp(s - lse)
+        if hide:
+            p = jnp.where(visible_tile(work, pairs, hide), p, 0)
+        ds = p * (drop_tile(work, matmul(jnp, dout, v.T), pairs) + row)
+        dbias = add_tile(work.operands.bias, sums.dbias, pairs, ds)
+        du = ds if tanh is None else ds * (1 - tanh * tanh)
+        return Sums(
+            sums.dq + matmul(jnp, du, k),
+            _add_at(sums.dk, keys, matmul(jnp, du.T, q)),
+            _add_at(sums.dv, keys, matmul(jnp, drop_tile(work, p, pairs).T, dout)),
+            dbias,
+        )
+
+    dk, dv, dbias = sums
+    done = visit(work, index, n, queries, step, Sums(jnp.zeros_like(q), dk, dv, dbias))
+    dq = (done.dq * work.spec.scale).reshape(work.spec.sizes.group, queries.size, -1)
+    return (done.dk, done.dv, done.dbias), dq
+
+
+def _add_at(x: jax.Array, span: TracedSpan, tile: jax.Array) -> jax.Array:
+    before = lax.dynamic_slice_in_dim(x, span.start, span.size, 0)
+    return lax.dynamic_update_slice_in_dim(x, before + tile, span.start, 0)
+
+
+def _like(argument: jax.Array, gradient: jax.Array) -> jax.Array:
+    return sum_to_shape(jnp, gradient, argument.shape).astype(argument.dtype)
+
+
+def _sinks(operands: Operands, lse: jax.Array, row: jax.Array) -> jax.Array | None:
+    """``dsink_h = sum exp(sink_h - lse) (dlse - delta)``."""
+    if operands.sinks is None:
+        return None
+    sinks = operands.sinks.astype(lse.dtype)[:, None]
+    weight = jnp.where(lse == -jnp.inf, 0, jnp.exp(sinks - jnp.where(lse == -jnp.inf, 0, lse)))
+    total = jnp.sum(weight * row, axis=tuple(a for a in range(lse.ndim) if a != lse.ndim - 2))
+    return total.astype(operands.sinks.dtype)

@@ -1,0 +1,141 @@
+"""A problem laid out for the kernel's loops: one row of work per batch item and key/value head."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from attention_core.problem import Problem
+from attention_core.sizes import Sizes
+
+from .schedule import KEYS, ROWS, Schedule, Tiling, make_schedule, tiling_of
+from .traced_pairs import TracedPairs, TracedSpan
+
+__all__ = ["Operands", "Spec", "Work", "flatten", "operands_of", "spec_of", "unflatten_heads", "work_of"]
+
+
+class Operands(NamedTuple):
+    """Everything of a problem that may be traced: a pytree. Integer positions that are static stand in the spec."""
+
+    query: jax.Array
+    key: jax.Array
+    value: jax.Array
+    mask: Any
+    bias: Any
+    sinks: Any
+    dropout: Any
+    query_positions: Any
+    key_positions: Any
+
+
+@dataclass(frozen=True)
+class Spec:
+    """Everything of a problem that is static: hashable."""
+
+    sizes: Sizes
+    scale: float
+    softcap: float | None
+    dtype: Any
+    out_dtype: Any
+    query_positions: int | None
+    key_positions: int | None
+    rows: int = ROWS
+    columns: int = KEYS
+
+
+def spec_of(problem: Problem, rows: int = ROWS, columns: int = KEYS) -> Spec:
+    """Return the static half of a problem."""
+    p = problem
+    query_positions, key_positions = (n if isinstance(n, int) else None for n in (p.query_positions, p.key_positions))
+    dtypes = (jnp.dtype(p.dtype), jnp.dtype(p.out_dtype))
+    return Spec(p.sizes, p.scale, p.softcap, *dtypes, query_positions, key_positions, rows, columns)
+
+
+def operands_of(problem: Problem) -> Operands:
+    """Return the other half."""
+    p = problem
+    positions = (None if isinstance(n, int) else n for n in (p.query_positions, p.key_positions))
+    return Operands(p.query, p.key, p.value, p.mask, p.bias, p.sinks, p.dropout, *positions)
+
+
+@dataclass(frozen=True, eq=False)
+class Work:
+    """What the loops share: tilings, the schedule, and the pairs of the whole call."""
+
+    spec: Spec
+    operands: Operands
+    queries: Tiling
+    keys: Tiling
+    schedule: Schedule
+    pairs: TracedPairs
+
+    @property
+    def rows(self) -> int:
+        """Rows of a tile of scores: a strip of queries for each query head of the group."""
+        return self.spec.sizes.group * self.queries.size
+
+    def strip(self, n: jax.Array) -> TracedSpan:
+        """Queries of strip ``n``."""
+        return _span(self.queries, n)
+
+    def columns(self, n: jax.Array) -> TracedSpan:
+        """Keys of tile ``n``."""
+        return _span(self.keys, n)
+
+    def tile(self, work_item: jax.Array, queries: TracedSpan, keys: TracedSpan) -> TracedPairs:
+        """Pairs of one tile of one batch item and key/value head."""
+        sizes = self.spec.sizes
+        batch, head = work_item // sizes.kv_heads, work_item % sizes.kv_heads
+        heads = TracedSpan(head * sizes.group, sizes.group)
+        return self.pairs.tile(queries, keys, heads, _unravel(batch, sizes.batch))
+
+
+def _span(tiling: Tiling, n: jax.Array) -> TracedSpan:
+    return TracedSpan(jnp.minimum(n * tiling.size, tiling.length - tiling.size), tiling.size)
+
+
+def _unravel(index: jax.Array, shape: tuple[int, ...]) -> tuple[jax.Array, ...]:
+    digits = []
+    for size in reversed(shape):
+        digits.append(index % size)
+        index = index // size
+    return tuple(reversed(digits))
+
+
+def work_of(spec: Spec, operands: Operands) -> Work:
+    """Plan the loops of a call."""
+    sizes = spec.sizes
+    queries = tiling_of(sizes.queries, max(1, spec.rows // max(1, sizes.group)))
+    keys = tiling_of(sizes.keys, spec.columns)
+    static = (spec.query_positions, spec.key_positions)
+    traced = (operands.query_positions, operands.key_positions)
+    query_positions, key_positions = (t if n is None else n for n, t in zip(static, traced, strict=True))
+    spans = ((0, sizes.heads), (0, sizes.queries), (0, sizes.keys))
+    pairs = TracedPairs(jnp, sizes.batch, *spans, query_positions, key_positions)
+    mask = operands.mask
+    settled = mask is None or (mask.is_static() and None not in static)
+    schedule = make_schedule(mask, replace(pairs, xp=np) if settled else None, sizes, queries, keys)
+    return Work(spec, operands, queries, keys, schedule, pairs)
+
+
+def flatten(spec: Spec, operands: Operands) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Return query ``(N, G, Lq, D)``, key ``(N, Lk, D)``, value ``(N, Lk, Dv)``: ``N`` items times key/value heads."""
+    sizes = spec.sizes
+    count = math.prod(sizes.batch) * sizes.kv_heads
+    query, key, value = (jnp.broadcast_to(x, (*sizes.batch, *x.shape[-3:])) for x in operands[:3])
+    return (
+        query.reshape(count, sizes.group, sizes.queries, sizes.depth),
+        key.reshape(count, sizes.keys, sizes.depth),
+        value.reshape(count, sizes.keys, sizes.value_depth),
+    )
+
+
+def unflatten_heads(spec: Spec, x: jax.Array) -> jax.Array:
+    """Bring ``(N, G, Lq, ...)`` back to ``(..., Hq, Lq, ...)``."""
+    sizes = spec.sizes
+    return x.reshape(*sizes.batch, sizes.heads, sizes.queries, *x.shape[3:])

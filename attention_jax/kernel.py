@@ -1,0 +1,99 @@
+"""The kernel of JAX: tiles, a gradient of its own, and work proportional to what the mask leaves, on any XLA device."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.ad_checkpoint import checkpoint_name
+
+from attention_core.kernels import Kernel
+from attention_core.problem import Gradients, Problem, Result
+
+from .backward import Cotangents, backward
+from .flat import Operands, Spec, operands_of, spec_of
+from .forward import forward
+
+__all__ = ["TILED", "tiled_attention"]
+
+
+@partial(jax.jit, static_argnums=0)
+def tiled_attention(spec: Spec, operands: Operands) -> tuple[jax.Array, jax.Array]:
+    """Return out and lse, differentiable in reverse mode."""
+    return _attention(spec, operands)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _attention(spec: Spec, operands: Operands) -> tuple[jax.Array, jax.Array]:
+    return _mapped(partial(forward, spec))(operands)
+
+
+def _attention_forward(spec: Spec, operands: Operands) -> tuple[tuple[jax.Array, jax.Array], Any]:
+    out, lse = _mapped(partial(forward, spec))(operands)
+    out, lse = checkpoint_name(out, "attention_out"), checkpoint_name(lse, "attention_lse")
+    return (out, lse), (operands, out, lse)
+
+
+def _attention_backward(spec: Spec, residuals: Any, cotangents: tuple[jax.Array, jax.Array]) -> tuple[Operands]:
+    operands, out, lse = residuals
+    gradients: Cotangents = _mapped(partial(backward, spec))(operands, out, lse, *cotangents)
+    return (Operands(*gradients[:3], None, gradients.bias, gradients.sinks, None, None, None),)
+
+
+_attention.defvjp(_attention_forward, _attention_backward)
+
+
+def _mapped(fn: Any) -> Any:
+    """Make ``vmap`` of ``fn`` a loop: its own loops take one item at a time anyway, and keep their conditions.
+
+    Mapped natively, a ``lax.cond`` would run both branches, and a dynamic loop go on as long as its longest item.
+    """
+
+    def call(*args: Any) -> Any:
+        leaves, tree = jax.tree.flatten(args)
+        return _looped(lambda *leaves: fn(*jax.tree.unflatten(tree, leaves)))(*leaves)
+
+    return call
+
+
+def _looped(fn: Any) -> Any:
+    looped = jax.custom_batching.custom_vmap(fn)
+
+    @looped.def_vmap
+    def _rule(axis_size: int, in_batched: list[bool], *leaves: Any) -> Any:
+        def one(n: jax.Array) -> Any:
+            pairs = zip(leaves, in_batched, strict=True)
+            return _looped(fn)(*(lax.dynamic_index_in_dim(x, n, 0, False) if batched else x for x, batched in pairs))
+
+        out = lax.map(one, jnp.arange(axis_size))
+        return out, jax.tree.map(lambda _: True, out)
+
+    return looped
+
+
+def _forward(problem: Problem, *, lse: bool = True, weights: bool = False) -> Result:
+    out, log_sum = tiled_attention(spec_of(problem), operands_of(problem))
+    return Result(out, log_sum if lse else None)
+
+
+def _backward(problem: Problem, result: Result, dout: jax.Array, dlse: jax.Array | None) -> Gradients:
+    assert result.lse is not None
+    dlse = jnp.zeros_like(result.lse) if dlse is None else dlse.astype(result.lse.dtype)
+    run = jax.jit(backward, static_argnums=0)
+    return Gradients(*run(spec_of(problem), operands_of(problem), result.out, result.lse, dout, dlse))
+
+
+def _lacks(problem: Problem, weights: bool) -> str | None:
+    return "it never holds the weights that `return_weights` asks for" if weights else None
+
+
+def _suits(problem: Problem) -> bool:
+    """Whether tiles pay: below this the dense definition is as fast, and shorter to compile."""
+    sizes = problem.sizes
+    return sizes.queries * sizes.keys > 256 * 256 and 0 not in (*sizes.scores, sizes.kv_heads)
+
+
+TILED = Kernel("tiled", _forward, _backward, _lacks, _suits)

@@ -1,0 +1,87 @@
+"""The loop over a strip's key tiles, and what a tile is made of: scores, visible pairs, dropped weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from attention_core.arrays import matmul
+from attention_core.masks import Visibility
+
+from .flat import Work
+from .traced_pairs import TracedPairs, TracedSpan
+
+__all__ = ["drop_tile", "join", "score_tile", "tile_values", "visible_tile", "visit"]
+
+
+def visit(work: Work, index: jax.Array, n: jax.Array, queries: TracedSpan, step: Any, state: Any) -> Any:
+    """Run ``step(state, keys, pairs, hide)`` over the key tiles of strip ``n`` that hold a visible pair."""
+
+    def at(tile: jax.Array, state: Any, hide: bool) -> Any:
+        keys = work.columns(tile)
+        return step(state, keys, work.tile(index, queries, keys), hide)
+
+    if work.schedule.static:
+        order, full, visited = (jnp.asarray(x, n.dtype)[n] for x in work.schedule[:3])
+        state = lax.fori_loop(0, full, lambda t, s: at(order[t], s, False), state)
+        return lax.fori_loop(full, visited, lambda t, s: at(order[t], s, True), state)
+    branches = (lambda _, s: s, lambda t, s: at(t, s, True), lambda t, s: at(t, s, False))
+    return lax.fori_loop(
+        0, work.keys.count, lambda t, s: lax.switch(_visibility(work, index, queries, t), branches, t, s), state
+    )
+
+
+def _visibility(work: Work, index: jax.Array, queries: TracedSpan, tile: jax.Array) -> jax.Array:
+    """Ask the mask about a tile at run time."""
+    code = jnp.asarray(work.operands.mask.code(work.tile(index, queries, work.columns(tile))), jnp.int32)
+    if not work.keys.overlaps:
+        return code
+    return jnp.where(tile == work.keys.count - 1, jnp.minimum(code, int(Visibility.MIXED)), code)
+
+
+def score_tile(work: Work, rows: jax.Array, k: jax.Array, pairs: TracedPairs) -> tuple[jax.Array, jax.Array | None]:
+    """Return scores ``(R, Tk)`` before the mask, of rows that are scaled already, and the tanh of the soft cap."""
+    s, tanh = matmul(jnp, rows, k.T), None
+    if work.spec.softcap is not None:
+        tanh = jnp.tanh(s / work.spec.softcap)
+        s = work.spec.softcap * tanh
+    if work.operands.bias is not None:
+        s = s + tile_values(work.operands.bias.values(pairs, work.spec.dtype), pairs)
+    return s, tanh
+
+
+def visible_tile(work: Work, pairs: TracedPairs, hide: bool) -> jax.Array:
+    """Return which pairs ``(R, Tk)`` are visible: all where ``hide`` is false; a repeated key only once."""
+    seen = jnp.ones((1, 1), bool)
+    if hide and work.operands.mask is not None:
+        seen = work.operands.mask.visible(pairs)
+    if hide and work.keys.overlaps and isinstance(pairs.keys, TracedSpan):
+        first = -(-pairs.keys.start // work.keys.size) * work.keys.size
+        seen = seen & (pairs.key_index >= first)
+    if work.operands.bias is not None and work.operands.bias.may_mask():
+        seen = seen & (work.operands.bias.values(pairs, work.spec.dtype) != -jnp.inf)
+    return tile_values(seen, pairs)
+
+
+def drop_tile(work: Work, p: jax.Array, pairs: TracedPairs) -> jax.Array:
+    """Apply the core's dropout to a tile of weights, or to their cotangents."""
+    dropout = work.operands.dropout
+    if dropout is None or dropout.rate == 0:
+        return p
+    return jnp.where(tile_values(dropout.kept(pairs), pairs), p / (1 - dropout.rate), 0)
+
+
+def tile_values(x: jax.Array, pairs: TracedPairs) -> jax.Array:
+    """Bring what broadcasts to ``(G, Tq, Tk)`` to the rows of a tile, ``(R, Tk)``."""
+    return jnp.broadcast_to(x, pairs.shape).reshape(-1, pairs.shape[-1])
+
+
+def join(work: Work, strips: jax.Array) -> jax.Array:
+    """Put strips ``(n, G, Tq, ...)`` together to ``(G, Lq, ...)``; the last repeats rows of the one before."""
+    strips = jnp.moveaxis(strips, 0, 1)
+    body = strips[:, :-1].reshape(strips.shape[0], -1, *strips.shape[3:])
+    rest = work.queries.length - body.shape[1]
+    return jnp.concatenate([body, strips[:, -1, work.queries.size - rest :]], axis=1)

@@ -1,0 +1,188 @@
+"""JAX's tiled kernel equals the dense definition, forward and backward, with small tiles forced on ragged sizes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+jax = pytest.importorskip("jax", reason="the kernel under test is JAX's")
+import jax.numpy as jnp  # noqa: E402  after the skip
+
+import attention_jax as attention  # noqa: E402
+from attention_core.dense import dense_attention  # noqa: E402
+from attention_core.problem import make_problem  # noqa: E402
+from attention_jax import biases, masks  # noqa: E402
+from attention_jax.flat import operands_of, spec_of  # noqa: E402
+from attention_jax.kernel import tiled_attention  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("double_precision")
+
+BATCH, HEADS, KV_HEADS, QUERIES, KEYS, DEPTH, VALUE_DEPTH = 2, 4, 2, 11, 13, 7, 5
+ROWS, COLUMNS = 4, 4
+
+
+def tiled(problem: Any) -> Any:
+    return tiled_attention(spec_of(problem, ROWS, COLUMNS), operands_of(problem))
+
+
+def dense(problem: Any) -> Any:
+    return dense_attention(problem)[:2]
+
+
+def arrays(seed: int = 0) -> dict[str, Any]:
+    rng = np.random.default_rng(seed)
+    shapes = {
+        "query": (BATCH, HEADS, QUERIES, DEPTH),
+        "key": (BATCH, KV_HEADS, KEYS, DEPTH),
+        "value": (BATCH, KV_HEADS, KEYS, VALUE_DEPTH),
+    }
+    return {name: jnp.asarray(rng.normal(size=shape)) for name, shape in shapes.items()}
+
+
+def value_and_gradients(attend: Any, call: dict[str, Any], differentiable: dict[str, Any]) -> Any:
+    rng = np.random.default_rng(7)
+    dout = jnp.asarray(rng.normal(size=(BATCH, HEADS, QUERIES, VALUE_DEPTH)))
+    dlse = jnp.asarray(rng.normal(size=(BATCH, HEADS, QUERIES)))
+
+    def loss(arguments: dict[str, Any]) -> Any:
+        out, lse = attend(make_problem(**arguments, **call))
+        return (out * dout).sum() + (jnp.where(jnp.isfinite(lse), lse, 0) * dlse).sum(), (out, lse)
+
+    return jax.jit(jax.value_and_grad(loss, has_aux=True))(differentiable)
+
+
+def assert_equal(call: dict[str, Any], **differentiable: Any) -> None:
+    given = {**arrays(), **differentiable}
+    (_, results), gradients = value_and_gradients(tiled, call, given)
+    (_, expected), expected_gradients = value_and_gradients(dense, call, given)
+    for ours, theirs in zip(
+        jax.tree.leaves((results, gradients)), jax.tree.leaves((expected, expected_gradients)), strict=True
+    ):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-11, atol=1e-11)
+
+
+RNG = np.random.default_rng(1)
+STATIC = {
+    "none": None,
+    "causal": masks.causal(),
+    "window": masks.sliding_window(3, 1),
+    "dilated or global": masks.dilated(3) | masks.global_tokens(2),
+    "chunked and causal": masks.chunked(4) & masks.causal(),
+    "a rule": masks.rule(lambda batch, head, query, key: (query + key + head + batch) % 3 == 0),
+    "nothing": masks.key_lengths(0),
+}
+TRACED = {
+    "dense": lambda: masks.dense(jnp.asarray(RNG.random((BATCH, HEADS, QUERIES, KEYS)) < 0.5)),
+    "segments": lambda: masks.segments(jnp.asarray([0] * 4 + [1] * 7), jnp.asarray([0] * 5 + [1] * 6 + [-1] * 2)),
+    "lengths": lambda: masks.key_lengths(jnp.asarray([6, 0])) & masks.causal(),
+    "query lengths": lambda: masks.query_lengths(jnp.asarray([5, 11])) & masks.sliding_window(2, None),
+    "prefix or chunks": lambda: masks.prefix(jnp.asarray([2, 9])) | masks.chunked(4) & masks.causal(),
+}
+
+
+def slow_but(quick: set[str], names: Any) -> list[Any]:
+    """Compiling each takes seconds: all but a few wait for the whole suite."""
+    return [name if name in quick else pytest.param(name, marks=pytest.mark.slow) for name in names]
+
+
+@pytest.mark.parametrize("name", slow_but({"causal"}, STATIC))
+def test_a_static_mask(name: str) -> None:
+    assert_equal({"mask": STATIC[name], "query_positions": 2})
+
+
+@pytest.mark.parametrize("name", slow_but({"lengths"}, TRACED))
+def test_a_mask_of_arrays(name: str) -> None:
+    assert_equal({"mask": TRACED[name]()})
+
+
+@pytest.mark.slow
+def test_positions_of_arrays() -> None:
+    assert_equal(
+        {
+            "mask": masks.sliding_window(4, 0),
+            "query_positions": jnp.asarray(3),
+            "key_positions": jnp.asarray(RNG.integers(0, 20, (BATCH, KEYS))),
+        }
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "shape", [(BATCH, 1, QUERIES, KEYS), (HEADS, 1, KEYS), (QUERIES, 1), (BATCH, HEADS, QUERIES, KEYS)]
+)
+def test_a_dense_bias_and_its_gradient(shape: tuple[int, ...]) -> None:
+    assert_equal({"mask": masks.causal()}, bias=jnp.asarray(RNG.normal(size=shape)))
+
+
+def test_lazy_biases_soft_cap_and_sinks_with_their_gradients() -> None:
+    bias = (
+        biases.alibi(jnp.asarray(RNG.normal(size=HEADS)))
+        + biases.relative(jnp.asarray(RNG.normal(size=(8, HEADS))), max_distance=9)
+        + biases.rule(lambda b, h, i, j, w: w[h] * jnp.sin(i - j), jnp.asarray(RNG.normal(size=HEADS)))
+    )
+    assert_equal({"mask": masks.causal(), "softcap": 2.0}, bias=bias, sinks=jnp.asarray(RNG.normal(size=HEADS)))
+
+
+@pytest.mark.slow
+def test_dropout_by_seed() -> None:
+    assert_equal({"mask": masks.causal(), "dropout": attention.dropout(0.3, seed=5)})
+
+
+@pytest.mark.slow
+def test_a_bias_of_minus_infinity_masks() -> None:
+    bias = jnp.where(jnp.asarray(RNG.random((QUERIES, KEYS)) < 0.5), -jnp.inf, 0.0)
+    assert_equal({"bias": bias})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bad", [jnp.nan, jnp.inf, 1e30])
+def test_what_is_masked_contributes_nothing_to_the_bit(bad: float) -> None:
+    hidden = jnp.arange(KEYS) == 5
+    call = {"mask": masks.dense(~hidden) & masks.causal(), "query_positions": 1}
+    clean = arrays() | {name: jnp.where(hidden[:, None], 0.0, arrays()[name]) for name in ("key", "value")}
+    dirty = clean | {name: jnp.where(hidden[:, None], bad, clean[name]) for name in ("key", "value")}
+    expected, found = (value_and_gradients(tiled, call, given) for given in (clean, dirty))
+    for ours, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_a_visible_nan_spoils_its_rows_only() -> None:
+    given = arrays()
+    given["key"] = given["key"].at[:, 0, 9].set(jnp.nan)
+    out, lse = tiled(make_problem(**given, mask=masks.causal()))
+    expected, _ = dense(make_problem(**given, mask=masks.causal()))
+    np.testing.assert_allclose(out, expected, rtol=1e-12)  # NaN where NaN is, and nowhere else
+    assert bool(jnp.isnan(lse[:, :2, 9:]).all())
+    assert not bool(jnp.isnan(lse[:, 2:]).any())
+
+
+def test_vmap_over_masks_and_positions_equals_a_loop() -> None:
+    given = arrays()
+    lengths, starts = jnp.asarray([3, 13, 8]), jnp.asarray([0, 2, 5])
+
+    def one(length: Any, start: Any) -> Any:
+        mask = masks.key_lengths(length) & masks.causal()
+        return tiled(make_problem(**given, mask=mask, query_positions=start))
+
+    for mapped, single in zip(
+        jax.vmap(one)(lengths, starts), zip(*map(one, lengths, starts), strict=True), strict=True
+    ):
+        np.testing.assert_allclose(mapped, jnp.stack(single), rtol=1e-12)
+
+
+def test_different_offsets_and_lengths_compile_once() -> None:
+    given = arrays()
+    step = jax.jit(
+        lambda length, start: tiled(make_problem(**given, mask=masks.key_lengths(length), query_positions=start))
+    )
+    for n in range(5):
+        step(n, n + 1)
+    assert step._cache_size() == 1
+
+
+def test_forward_mode_is_refused() -> None:
+    given = arrays()
+    with pytest.raises(TypeError, match="forward-mode"):
+        jax.jvp(lambda query: tiled(make_problem(**given | {"query": query}))[0], (given["query"],), (given["query"],))
