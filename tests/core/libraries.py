@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-__all__ = ["EACH", "EACH_ONCE", "EAGER", "JITTED", "NAMES", "NUMPY", "Library"]
+__all__ = ["EACH", "EACH_ONCE", "EAGER", "JITTED", "NAMES", "NUMPY", "UNCOMPILED", "Library"]
 
 MODULES = {"numpy": "numpy", "jax": "jax.numpy", "torch": "torch", "array_api_strict": "array_api_strict"}
 
@@ -84,4 +84,7 @@ EACH = _parameters([*EAGER, JITTED])
 """Run a test on every library."""
 
 EACH_ONCE = _parameters([each for each in [*EAGER, JITTED] if each.name != "jax" or each.jit])
-"""The same without eager JAX, which compiles each operation for each shape: for tests of many shapes."""
+"""The same without eager JAX, which compiles each operation for each shape; `test_libraries` runs the whole of it."""
+
+UNCOMPILED = _parameters([each for each in EAGER if each.name != "jax"])
+"""The libraries that compile nothing: for tests of very many shapes."""

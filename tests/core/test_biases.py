@@ -15,7 +15,7 @@ from attention_core.masks.draw import mask_pairs
 from attention_core.pairs import Pairs
 from attention_core.sizes import Sizes
 from attention_np import attention_scores, biases, masks, vjp
-from tests.core.libraries import EACH, Library
+from tests.core.libraries import EACH_ONCE, Library
 from tests.core.pictures import BATCH, HEADS, KEYS, POSITIONS, QUERIES, at, loop, position
 
 Array = np.ndarray
@@ -163,7 +163,7 @@ def test_sums_of_biases_and_arrays() -> None:
     np.testing.assert_array_equal(values(slopes + x + x), values(slopes) + x + x)
 
 
-@EACH
+@EACH_ONCE
 def test_arrays_on_either_side_of_a_sum(library: Library) -> None:
     x = np.ones((QUERIES, KEYS), np.float32)
 
@@ -300,7 +300,7 @@ def test_gradient_of_an_array_is_an_array() -> None:
     np.testing.assert_array_equal(plain, value.array)
 
 
-@EACH
+@EACH_ONCE
 def test_a_rule_without_vjp_has_gradients_where_the_library_has(library: Library) -> None:
     q, k, v = (x.astype(np.float32) for x in problem())
     dout = np.ones((*BATCH, HEADS, QUERIES, 4), np.float32)
@@ -321,7 +321,7 @@ def test_a_rule_without_vjp_has_gradients_where_the_library_has(library: Library
     np.testing.assert_allclose(library.call(gradient, q, k, v, weight, dout), expected, rtol=1e-4, atol=1e-5)
 
 
-@EACH
+@EACH_ONCE
 def test_gradients_of_tables_and_slopes_on_every_library(library: Library) -> None:
     q, k, v = (x.astype(np.float32) for x in problem())
     table = np.random.default_rng(1).normal(size=(8, HEADS)).astype(np.float32)
@@ -373,7 +373,7 @@ def test_the_callers_vjp_is_given_what_the_rule_was_given() -> None:
 # What is masked by a bias, and what a rule may not return
 
 
-@EACH
+@EACH_ONCE
 def test_minus_infinity_masks_its_pair(library: Library) -> None:
     q, k, _ = (x.astype(np.float32) for x in problem())
     hidden = np.where(np.arange(KEYS) % 2, -np.inf, 0.0).astype(np.float32)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from attention_np import Gradients, attention_scores, biases, dot_product_attention, dropout, jvp, masks, vjp
-from tests.core.libraries import EACH, Library
+from tests.core.libraries import EACH_ONCE, Library
 
 BATCH, HQ, HKV, LQ, LK, D, DV = (2, 3), 4, 2, 5, 6, 7, 8
 RNG = np.random.default_rng(0)
@@ -66,7 +66,7 @@ def test_tangents_agree() -> None:
     np.testing.assert_array_equal(other.lse, first.lse)
 
 
-@EACH
+@EACH_ONCE
 def test_layouts_on_every_library(library: Library) -> None:
     def attend(q: Any, k: Any, v: Any) -> Any:
         return dot_product_attention(q, k, v, mask=masks.causal(), layout="BLHD")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from attention_np import attention_scores, biases, dot_product_attention, masks
-from tests.core.libraries import EACH, JITTED, Library
+from tests.core.libraries import EACH_ONCE, JITTED, Library
 
 RNG = np.random.default_rng(0)
 HEADS, LENGTH = 2, 9
@@ -91,7 +91,7 @@ def test_positions_per_batch_item_are_calls_of_their_own(reader: str) -> None:
         np.testing.assert_allclose(got[n], one, rtol=1e-10, atol=1e-12)
 
 
-@EACH
+@EACH_ONCE
 def test_positions_on_every_library(library: Library) -> None:
     q, k, v = (x.astype(np.float32) for x in (Q, K, V))
     queries, keys = (

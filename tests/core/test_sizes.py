@@ -18,7 +18,7 @@ from attention_np import (
     merge,
     vjp,
 )
-from tests.core.libraries import EACH_ONCE, Library
+from tests.core.libraries import JITTED, UNCOMPILED, Library
 
 FULL = {"batch": (3,), "heads": 4, "kv_heads": 2, "queries": 5, "keys": 6, "depth": 7, "value_depth": 8}
 EMPTY: dict[str, dict[str, Any]] = {
@@ -52,10 +52,20 @@ def everything(s: dict[str, Any], sinks: Any) -> dict[str, Any]:
     return {"mask": mask, "bias": biases.alibi(s["heads"]), "sinks": sinks, "softcap": 3.0, "query_positions": 4}
 
 
+@pytest.mark.parametrize("kind", ["queries", "keys", "batch", "depth", "value depth", "heads"])
+def test_shapes_while_jax_traces(kind: str) -> None:
+    pytest.importorskip("jax", reason="needs JAX: `pip install jax`")
+    check_shapes(JITTED, kind, plain=False)
+
+
 @pytest.mark.parametrize("plain", [True, False], ids=["plain", "masked"])
 @pytest.mark.parametrize("kind", EMPTY)
-@EACH_ONCE
+@UNCOMPILED
 def test_shapes_of_results_and_gradients(library: Library, kind: str, plain: bool) -> None:
+    check_shapes(library, kind, plain)
+
+
+def check_shapes(library: Library, kind: str, plain: bool) -> None:
     s, (q, k, v) = arrays(kind)
     scores = (*s["batch"], s["heads"], s["queries"], s["keys"])
     sinks = np.linspace(-1, 1, s["heads"]).astype(np.float32)

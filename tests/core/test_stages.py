@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from attention_np import attention_scores, biases, dot_product_attention, masks
-from tests.core.libraries import EACH, Library
+from tests.core.libraries import EACH_ONCE, Library
 
 B, HQ, HKV, LQ, LK, D, DV = 3, 4, 2, 5, 6, 7, 8
 RNG = np.random.default_rng(0)
@@ -48,7 +48,7 @@ def test_each_stage_is_its_line_of_the_formula(stage: Any, scale: float | None, 
 
 
 @pytest.mark.parametrize("stage", STAGES)
-@EACH
+@EACH_ONCE
 def test_stages_on_every_library(library: Library, stage: Any) -> None:
     def score(q: Any, k: Any, bias: Any, seen: Any) -> Any:
         return attention_scores(q, k, stage=stage, softcap=1.5, bias=bias, mask=seen)
