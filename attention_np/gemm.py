@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import platform
 import sys
 from collections.abc import Callable
 from functools import cache
@@ -18,6 +19,7 @@ __all__ = ["Multiply", "multiply", "provider", "use_provider"]
 Multiply: TypeAlias = Callable[[Any, Any, Any], Any]
 """``multiply(a, b, out)`` writes ``a @ b`` of matrices into ``out``."""
 
+_SEQUENTIAL, _REPRODUCIBLE = 1, 2
 _ROW_MAJOR, _PLAIN, _TRANSPOSED = 101, 111, 112
 _CHOSEN: dict[str, str] = {}
 
@@ -27,11 +29,14 @@ def _numpy_multiply(a: Any, b: Any, out: Any) -> Any:
 
 
 def provider() -> str:
-    """Return ``"mkl"`` or ``"numpy"``: as chosen, by ``ARRAY_ATTENTION_GEMM``, or else MKL where it is installed."""
+    """Return ``"mkl"`` or ``"numpy"``: as chosen, by ``ARRAY_ATTENTION_GEMM``, or else MKL on Intel's processors.
+
+    On others MKL is the slower one.
+    """
     wanted = _CHOSEN.get("name") or os.environ.get("ARRAY_ATTENTION_GEMM") or "auto"
     if wanted not in ("auto", "mkl", "numpy"):
         raise ValueError(f'the GEMM provider must be "auto", "mkl" or "numpy"; got {wanted!r}')
-    if wanted == "numpy":
+    if wanted == "numpy" or (wanted == "auto" and not _is_intel()):
         return "numpy"
     if _mkl() is not None:
         return "mkl"
@@ -67,13 +72,21 @@ def _mkl() -> ctypes.CDLL | None:
         library = ctypes.CDLL(str(path))
     except OSError:
         return None
-    library.MKL_Set_Threading_Layer(1)  # sequential
+    library.MKL_Set_Threading_Layer(_SEQUENTIAL)
+    library.MKL_CBWR_Set(_REPRODUCIBLE)  # else the bits depend on where an array begins in memory
     for name, real in (("cblas_sgemm", ctypes.c_float), ("cblas_dgemm", ctypes.c_double)):
         integer, pointer = ctypes.c_int, ctypes.c_void_p
         function = getattr(library, name)
         function.restype = None
         function.argtypes = [integer] * 6 + [real, pointer, integer, pointer, integer, real, pointer, integer]
     return library
+
+
+@cache
+def _is_intel() -> bool:
+    described = Path("/proc/cpuinfo")
+    text = described.read_text(encoding="utf-8") if described.exists() else platform.processor()
+    return "GenuineIntel" in text
 
 
 def _mkl_path() -> Path | None:
@@ -98,11 +111,8 @@ def _mkl_multiply(a: Any, b: Any, out: Any) -> Any:
         return np.matmul(a, b, out=out)
     library: Any = _mkl()
     function = library.cblas_sgemm if size == 4 else library.cblas_dgemm
-    addresses = (x.__array_interface__["data"][0] for x in (a, b, out))
-    pa, pb, pc = addresses
-    function(
-        _ROW_MAJOR, order_a, order_b, rows, columns, inner, 1.0, pa, lead_a, pb, lead_b, 0.0, pc, columns
-    )  # fmt: skip
+    pa, pb, pc = (x.__array_interface__["data"][0] for x in (a, b, out))
+    function(_ROW_MAJOR, order_a, order_b, rows, columns, inner, 1.0, pa, lead_a, pb, lead_b, 0.0, pc, columns)
     return out
 
 

@@ -17,7 +17,8 @@ from .plan import has_few_queries
 
 __all__ = ["TILED"]
 
-_DENSE_SCORES = 256 * 256  # of one head, under which the definition is as fast and far below any memory limit
+_DENSE_SCORES = 2 * 256 * 256  # of one head, under which the definition is as fast and needs little memory
+_DENSE_MASKED = 256 * 256  # the same with a mask, which the definition does not skip
 _DENSE_FEW = 2048  # the same with few queries
 
 
@@ -43,8 +44,9 @@ def _lacks(problem: Problem, weights: bool) -> str | None:
 
 def _suits(problem: Problem) -> bool:
     sizes = problem.sizes
-    least = _DENSE_FEW if has_few_queries(problem) else _DENSE_SCORES
-    return sizes.queries * sizes.keys > least
+    if has_few_queries(problem):
+        return sizes.queries * sizes.keys >= _DENSE_FEW
+    return sizes.queries * sizes.keys >= (_DENSE_SCORES if problem.mask is None else _DENSE_MASKED)
 
 
 TILED = Kernel("tiled", _forward, _backward, _lacks, _suits)

@@ -18,11 +18,13 @@ __all__ = ["lazy_tile"]
 def lazy_tile(call: Call, tile: Tile) -> bool:
     """Sum a tile's exponentials and weighted values; ``False`` where a score is not finite.
 
-    The last keys come first: under a causal mask and a bias by distance they hold the largest scores.
+    The last keys that all rows see come first: one look gives every row a reference, a good one under a bias by
+    distance too.
     """
     tile.reset()
     unset = np.ones(len(tile.totals), bool)
-    return all(_lazy_segment(call, tile, segment, unset) for segment in reversed(tile.place.tile.segments))
+    segments = sorted(tile.place.tile.segments, key=lambda each: (each.masked[1] > 0, -each.keys[0]))
+    return all(_lazy_segment(call, tile, segment, unset) for segment in segments)
 
 
 def _lazy_segment(call: Call, tile: Tile, segment: Segment, unset: Any) -> bool:

@@ -91,6 +91,9 @@ class Tile:
     def add_values(self, weights: Any, segment: Segment) -> None:
         """Add the weighted values."""
         rows, values = self.flat(segment), self.head.value[slice(*segment.keys)]
+        if len(weights) == 1:  # `dot` reads the values once, `matmul` does not
+            self.values[rows] += np.dot(weights[0], values)
+            return
         product = self.space.take("product", (weights.shape[0], values.shape[1]), weights.dtype)
         self.values[rows] += self.call.multiply(weights, values, product)
 

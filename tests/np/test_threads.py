@@ -117,7 +117,7 @@ FORKED_AMID = """
 import os, time, threading, numpy as np
 from attention_np import dot_product_attention, masks, threads
 x = np.zeros((600, 4), np.float32)
-before = [each["num_threads"] for each in threads.blas_controller().info()]
+before = {each["filepath"]: each["num_threads"] for each in threads.blas_controller().info()}
 begun = threading.Event()
 def slow(batch, head, i, j):
     begun.set()
@@ -128,7 +128,8 @@ call.start()
 begun.wait()
 child = os.fork()
 if child == 0:
-    free = [each["num_threads"] for each in threads.blas_controller().info()] == before
+    now = {each["filepath"]: each["num_threads"] for each in threads.blas_controller().info()}
+    free = all(now[path] == number for path, number in before.items())
     fine = np.isfinite(dot_product_attention(x, x, x, impl="tiled")).all()
     os._exit(0 if free and fine else 1)
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
