@@ -55,6 +55,9 @@ class Case:
     dtypes: tuple[str, ...]
     expected: Mapping[str, Expected]
     cotangents: Arrays = field(default_factory=dict)
+    tangents: Arrays = field(default_factory=dict)
+    memory: Mapping[str, Any] = field(default_factory=dict)
+    fixed: Mapping[str, str] = field(default_factory=dict)
     variants: tuple[Variant, ...] = ()
     coincidences: tuple[Coincidence, ...] = ()
     features: tuple[str, ...] = ()
@@ -63,12 +66,17 @@ class Case:
     valid: bool = True
 
     def inputs_as(self, dtype: str) -> dict[str, np.ndarray]:
-        """Return fresh copies of the inputs, the real ones in `dtype`, indices and masks as they are."""
-        return {name: _copy(array, dtype) for name, array in self.inputs.items()}
+        """Return fresh copies of the inputs, laid out as the case says; the real ones in `dtype` or that of `fixed`."""
+        copies = {name: _copy(array, self.fixed.get(name, dtype)) for name, array in self.inputs.items()}
+        return copies | {name: laid_out(copies[name], memory) for name, memory in self.memory.items()}
 
     def cotangents_as(self, dtype: str) -> dict[str, np.ndarray]:
         """Return fresh copies of the cotangents in `dtype`."""
         return {name: _copy(array, dtype) for name, array in self.cotangents.items()}
+
+    def tangents_as(self, dtype: str) -> dict[str, np.ndarray]:
+        """Return fresh copies of the inputs' tangents in `dtype`."""
+        return {name: _copy(array, self.fixed.get(name, dtype)) for name, array in self.tangents.items()}
 
     def gradients(self) -> tuple[str, ...]:
         """Return the names of the inputs whose gradients the case expects."""
@@ -104,6 +112,22 @@ def worst_errors(cases: tuple[Case, ...]) -> dict[str, float]:
             for dtype, error in expected.error.items():
                 worst[dtype] = max(worst.get(dtype, 0.0), error)
     return worst
+
+
+def laid_out(array: np.ndarray, memory: Mapping[str, Any]) -> np.ndarray:
+    """Return the same numbers as a view of other memory.
+
+    `order` lists the axes from the slowest to the fastest in memory, `steps` how many places apart neighbours of an
+    axis are in units of a dense array: 2 leaves gaps, -1 runs backwards, 0 (for equal neighbours) repeats one place.
+    """
+    order, steps = memory["order"], memory["steps"]
+    shape = [1 if step == 0 else abs(step) * size for size, step in zip(array.shape, steps, strict=True)]
+    # Gaps hold 7, so that whoever reads them is seen.
+    room = np.full([shape[axis] for axis in order], 7, array.dtype).transpose(np.argsort(order))
+    places = tuple(slice(None, None, step) if step else slice(None) for step in steps)
+    view = room[places]
+    view[...] = array[tuple(slice(0, 1) if step == 0 else slice(None) for step in steps)]
+    return np.broadcast_to(view, array.shape)
 
 
 def _copy(array: np.ndarray, dtype: str) -> np.ndarray:

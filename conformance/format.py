@@ -126,6 +126,8 @@ def _means(group: Group) -> dict[str, str]:
 
 def _case_document(case: Case, pool: _Pool) -> dict[str, Any]:
     expected = {name: _expected_document(value, pool) for name, value in case.expected.items()}
+    # What most cases lack is left out.
+    rare = {"tangents": pool.all(case.tangents), "memory": dict(case.memory), "fixed": dict(case.fixed)}
     return {
         "id": case.id,
         "name": case.name,
@@ -145,6 +147,7 @@ def _case_document(case: Case, pool: _Pool) -> dict[str, Any]:
         "expected": expected,
         "variants": {variant.name: pool.all(variant.tensors) for variant in case.variants},
         "coincidences": [{"names": list(pair.names), "because": pair.because} for pair in case.coincidences],
+        **{name: value for name, value in rare.items() if value},
     }
 
 
@@ -173,6 +176,9 @@ def _case(group: str, document: dict[str, Any], means: dict[str, str], arrays: d
         parameters=dict(document["parameters"]),
         inputs=named(document["inputs"]),
         cotangents=named(document["cotangents"]),
+        tangents=named(document.get("tangents", {})),
+        memory=document.get("memory", {}),
+        fixed=document.get("fixed", {}),
         expected={
             name: Expected(arrays[value["truth"]], named(value["pytorch"]), value["error"], value.get("article"))
             for name, value in document["expected"].items()

@@ -78,7 +78,22 @@ def _outputs(fresh: Case, saved: Case) -> Iterator[str]:
         unit = epsilon(dtype) * (gradient if "gradient." in name else magnitude(known))
         if apart > ULPS * unit:
             yield f"{name} differs by {apart:.3g}, {ULPS * unit:.3g} allowed {note}"
-    for word in ("name", "section", "why", "failure", "op", "dtypes", "flags", "features", "coincidences", "since"):
+    for word in (
+        "name",
+        "section",
+        "why",
+        "failure",
+        "op",
+        "dtypes",
+        "flags",
+        "features",
+        "coincidences",
+        "since",
+        "reports",
+        "valid",
+        "memory",
+        "fixed",
+    ):
         if getattr(fresh, word) != getattr(saved, word):
             yield f"`{word}` is recorded otherwise"
     if dict(fresh.parameters) != dict(saved.parameters):

@@ -9,7 +9,7 @@ import numpy as np
 
 from conformance.cases import Case, Coincidence, Expected, Variant
 from conformance.errors import RecordError
-from conformance.record import plain, second
+from conformance.record import loops_call, plain, sdpa, second
 from conformance.record.plain import Tensor, Tensors
 from conformance.record.wrong import WrongOutputs
 from conformance.tensors import dtype_named
@@ -21,7 +21,12 @@ SINCE = "0.1.0"
 
 @dataclass(frozen=True, eq=False)
 class Draft:
-    """One case to record. `article` names outputs as the article does, with the tensors that its own lines gave."""
+    """One case to record. `article` names outputs as the article does, with the tensors that its own lines gave.
+
+    `seeds` are the cotangents by output (drawn by the id where None), `outputs` what is expected besides derivatives
+    (None: everything), `loops` takes loops over Python's numbers as the second source and keeps of PyTorch's own runs
+    the errors alone.
+    """
 
     id: str
     name: str
@@ -38,6 +43,14 @@ class Draft:
     features: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
     dtypes: tuple[str, ...] = ("float64", "float32")
+    reports: tuple[str, ...] = ()
+    valid: bool = True
+    outputs: tuple[str, ...] | None = None
+    seeds: Tensors | None = None
+    tangents: Tensors = field(default_factory=dict)
+    memory: Mapping[str, Any] = field(default_factory=dict)
+    fixed: Mapping[str, str] = field(default_factory=dict)
+    loops: bool = False
 
 
 def record_case(group: str, draft: Draft) -> Case:
@@ -54,12 +67,17 @@ def record_case(group: str, draft: Draft) -> Case:
         inputs=arrays_of(draft.inputs),
         parameters=draft.parameters,
         dtypes=draft.dtypes,
-        expected=_expected(draft),
+        expected=_expected(draft) if draft.valid else {},
         cotangents=arrays_of(cotangents(draft)),
+        tangents=arrays_of(draft.tangents),
+        memory=draft.memory,
+        fixed=draft.fixed,
         variants=_variants(draft),
         coincidences=draft.coincidences,
         features=draft.features,
         flags=draft.flags,
+        reports=draft.reports,
+        valid=draft.valid,
     )
 
 
@@ -67,31 +85,56 @@ def cotangents(draft: Draft) -> dict[str, Tensor]:
     """Return the cotangent of `out`: eighths between -1 and 1, exact in every dtype, drawn by the case's id alone."""
     import torch
 
-    if not draft.wrt:
-        return {}
+    if draft.seeds is not None or not draft.wrt:
+        return dict(draft.seeds or {})
     shape = plain.OPS[draft.op](draft.inputs, draft.parameters)["out"].shape
     generator = torch.Generator().manual_seed(zlib.crc32(draft.id.encode()))
     return {"out": torch.randint(-8, 9, shape, generator=generator).float() / 8}
 
 
 def run_plain(draft: Draft, dtype: str) -> dict[str, np.ndarray]:
-    """Run plain PyTorch in one dtype, gradients included."""
-    import torch
-
-    kind = getattr(torch, dtype)
-    inputs = {name: _as(tensor, kind).requires_grad_(name in draft.wrt) for name, tensor in draft.inputs.items()}
+    """Run plain PyTorch in one dtype, derivatives included; a 16-bit or float32 `out` is SDPA's where it can do it."""
+    inputs = {name: tensor.requires_grad_(name in draft.wrt) for name, tensor in inputs_in(draft, dtype).items()}
     outputs = plain.OPS[draft.op](inputs, draft.parameters)
-    seeds = {name: tensor.to(kind) for name, tensor in cotangents(draft).items()}
+    seeds = {name: tensor.to(outputs[name].dtype) for name, tensor in cotangents(draft).items()}
     found = plain.gradients(outputs, seeds, inputs, draft.wrt) if draft.wrt else {}
-    return arrays_of({**outputs, **found})
+    if draft.tangents:
+        found |= plain.tangents(
+            draft.op, inputs_in(draft, dtype), draft.parameters, _typed(draft, draft.tangents, dtype)
+        )
+    if draft.loops and dtype != "float64":
+        outputs = outputs | sdpa.outputs(draft.op, inputs_in(draft, dtype), draft.parameters, outputs["out"])
+    return arrays_of({**_asked(draft, outputs), **found})
 
 
 def run_second(draft: Draft) -> dict[str, np.ndarray]:
     """Run the second source on the same inputs."""
+    if draft.loops:
+        found = loops_call.run(
+            draft.op, arrays_of(draft.inputs), draft.parameters, arrays_of(cotangents(draft)), draft.wrt
+        )
+        moved = loops_call.run_tangents(draft.op, arrays_of(draft.inputs), draft.parameters, arrays_of(draft.tangents))
+        derived = {name: array for name, array in found.items() if name.startswith("gradient.")}
+        return {**_asked(draft, found), **derived, **moved}
     inputs = {name: second.box(array) for name, array in arrays_of(draft.inputs).items()}
     outputs = second.OPS[draft.op](inputs, draft.parameters)
     found = second.gradients(outputs, arrays_of(cotangents(draft)), inputs, draft.wrt) if draft.wrt else {}
     return {name: second.unbox(boxed) for name, boxed in {**outputs, **found}.items()}
+
+
+def inputs_in(draft: Draft, dtype: str) -> dict[str, Tensor]:
+    """Return fresh inputs in one dtype, those of `fixed` in their own."""
+    return _typed(draft, draft.inputs, dtype)
+
+
+def _typed(draft: Draft, tensors: Tensors, dtype: str) -> dict[str, Tensor]:
+    import torch
+
+    return {name: _as(tensor, getattr(torch, draft.fixed.get(name, dtype))) for name, tensor in tensors.items()}
+
+
+def _asked(draft: Draft, outputs: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: outputs[name] for name in (outputs if draft.outputs is None else draft.outputs)}
 
 
 def _expected(draft: Draft) -> dict[str, Expected]:
@@ -99,12 +142,17 @@ def _expected(draft: Draft) -> dict[str, Expected]:
     if truth.keys() != other.keys():
         raise RecordError(f"{draft.id}: the two sources give other outputs: {sorted(truth.keys() ^ other.keys())}")
     runs = {dtype: run_plain(draft, dtype) for dtype in draft.dtypes if dtype != "float64"}
-    return {name: _one_expected(draft, name, truth[name], other[name], runs) for name in truth}
+    largest = max((magnitude(array) for name, array in other.items() if "gradient." in name), default=0.0)
+    return {name: _one_expected(draft, name, (truth[name], other[name]), runs, largest) for name in truth}
 
 
-def _one_expected(draft: Draft, name: str, truth: np.ndarray, other: np.ndarray, runs: Mapping[str, Any]) -> Expected:
+def _one_expected(
+    draft: Draft, name: str, both: tuple[np.ndarray, np.ndarray], runs: Mapping[str, Any], largest: float
+) -> Expected:
+    truth, other = both
     apart, note = distance(truth, other)
-    allowed = AGREEMENT * epsilon("float64") * magnitude(other)
+    # What cancels in a gradient was as large as the largest gradient of the case.
+    allowed = AGREEMENT * epsilon("float64") * max(magnitude(other), largest if "gradient." in name else 0.0)
     if apart > allowed:
         raise RecordError(f"{draft.id}: `{name}` of the two sources is {apart:.3g} apart, {allowed:.3g} allowed {note}")
     pytorch = {dtype: run[name] for dtype, run in runs.items()}
@@ -113,7 +161,9 @@ def _one_expected(draft: Draft, name: str, truth: np.ndarray, other: np.ndarray,
         article, tensor = draft.article[name]
         pytorch["float32"] = _checked(draft, name, tensor, pytorch["float32"])
     errors = {"float64": apart} | {dtype: distance(array, truth)[0] for dtype, array in pytorch.items()}
-    return Expected(truth, pytorch, {dtype: _three_digits(error) for dtype, error in errors.items()}, article)
+    kept = {} if draft.loops else pytorch
+    rounded = {dtype: _three_digits(errors[dtype]) for dtype in ("float64", *pytorch) if dtype in draft.dtypes}
+    return Expected(truth, kept, rounded, article)
 
 
 def _three_digits(error: float) -> float:

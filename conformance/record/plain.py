@@ -6,6 +6,9 @@ Each function takes the inputs of a case by name and its parameters, in any dtyp
 from collections.abc import Mapping
 from typing import Any
 
+from conformance.record import merging
+from conformance.record.formula import attention
+
 Tensor = Any
 Tensors = Mapping[str, Tensor]
 Parameters = Mapping[str, Any]
@@ -24,18 +27,6 @@ def projections(inputs: Tensors, parameters: Parameters) -> dict[str, Tensor]:
 def attention_scores(inputs: Tensors, parameters: Parameters) -> dict[str, Tensor]:
     """`scale * (query @ key^T)`."""
     return {"scores": _scaled(inputs["query"] @ inputs["key"].mT, parameters["scale"], inputs["query"].shape[-1])}
-
-
-def attention(inputs: Tensors, parameters: Parameters) -> dict[str, Tensor]:
-    """`softmax(where(mask, scale * (query @ key^T), -inf)) @ value`, its logarithmic sums and its stages."""
-    import torch
-
-    query, key, value, mask = inputs["query"], inputs["key"], inputs["value"], inputs.get("mask")
-    scaled = _scaled(query @ key.mT, parameters["scale"], query.shape[-1])
-    masked = scaled if mask is None else scaled.masked_fill(~mask, -torch.inf)
-    weights = torch.softmax(masked, dim=-1)
-    stages = {"stage.scaled": scaled} if mask is None else {"stage.scaled": scaled, "stage.masked": masked}
-    return {"out": weights @ value, "lse": torch.logsumexp(masked, dim=-1), "weights": weights, **stages}
 
 
 def self_attention(inputs: Tensors, parameters: Parameters) -> dict[str, Tensor]:
@@ -93,8 +84,22 @@ def gradients(outputs: Tensors, cotangents: Tensors, inputs: Tensors, names: tup
     import torch
 
     total = sum((outputs[name] * cotangent).sum() for name, cotangent in cotangents.items())
-    found = torch.autograd.grad(total, [inputs[name] for name in names])
+    found = torch.autograd.grad(total, [inputs[name] for name in names], allow_unused=True, materialize_grads=True)
     return {f"gradient.{name}": tensor for name, tensor in zip(names, found, strict=True)}
+
+
+def tangents(op: str, inputs: Tensors, parameters: Parameters, directions: Tensors) -> dict[str, Tensor]:
+    """Return `tangent.OUTPUT`, the derivative along the directions, by forward-mode differentiation."""
+    import torch
+
+    names = tuple(directions)
+
+    def outputs(*moved: Tensor) -> tuple[Tensor, Tensor]:
+        found = OPS[op]({**inputs, **dict(zip(names, moved, strict=True))}, parameters)
+        return found["out"], found["lse"]
+
+    _, (out, lse) = torch.func.jvp(outputs, tuple(inputs[n] for n in names), tuple(directions[n] for n in names))
+    return {"tangent.out": out, "tangent.lse": lse}
 
 
 def _layer(x: Tensor, other: Tensor, weights: Tensors) -> dict[str, Tensor]:
@@ -127,6 +132,7 @@ OPS = {
     "projections": projections,
     "attention_scores": attention_scores,
     "attention": attention,
+    "merge": merging.merge,
     "SelfAttention": self_attention,
     "MultiHeadAttentionWrapper": multi_head,
     "CrossAttention": cross_attention,
