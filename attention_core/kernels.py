@@ -23,6 +23,10 @@ class Kernel:
     ``forward(problem, lse=..., weights=...)`` returns the out of a checked problem, heads first, and what is asked for.
     ``backward(problem, result, out_cotangent, lse_cotangent)`` returns the gradients. ``lacks(problem, weights)`` names
     what this kernel cannot do of a call, or returns ``None``; ``suits(problem)`` says whether ``impl="auto"`` takes it.
+
+    >>> from attention_core.kernels import DENSE
+    >>> DENSE.name
+    'dense'
     """
 
     name: str

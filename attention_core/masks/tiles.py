@@ -29,7 +29,12 @@ __all__ = [
 
 
 class Visibility(IntEnum):
-    """What is known of a tile; ``MIXED`` is always a true answer, the others only when they are certain."""
+    """What is known of a tile; ``MIXED`` is always a true answer, the others only when they are certain.
+
+    >>> from attention_np.masks import Visibility
+    >>> Visibility.EMPTY < Visibility.MIXED < Visibility.FULL
+    True
+    """
 
     EMPTY = 0
     MIXED = 1

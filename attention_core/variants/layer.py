@@ -14,7 +14,12 @@ __all__ = ["Layer", "Parameter", "Uniform", "check_inputs"]
 
 @dataclass(frozen=True)
 class Uniform:
-    """The uniform law on ``[low, high)``."""
+    """The uniform law on ``[low, high)``.
+
+    >>> from attention_np.variants import Uniform
+    >>> Uniform()
+    Uniform(low=0.0, high=1.0)
+    """
 
     low: float = 0.0
     high: float = 1.0
@@ -22,7 +27,12 @@ class Uniform:
 
 @dataclass(frozen=True)
 class Parameter:
-    """Shape and law of one parameter of a layer."""
+    """Shape and law of one parameter of a layer.
+
+    >>> from attention_np import SelfAttention
+    >>> SelfAttention.parameters(d_in=3, d_out_kq=2, d_out_v=4)["W_value"]
+    Parameter(shape=(3, 4), law=Uniform(low=0.0, high=1.0))
+    """
 
     shape: tuple[int, ...]
     law: Uniform = Uniform()
@@ -33,6 +43,12 @@ class Layer:
 
     Layers do not learn or remember by themselves: a backend's ``init`` draws one, ``from_state_dict`` loads one, and
     under JAX a layer is a pytree, so that gradients and optimisers see its arrays.
+
+    >>> import numpy as np
+    >>> import attention_np as attention
+    >>> layer = attention.init(attention.SelfAttention, np.random.default_rng(0), d_in=3, d_out_kq=2, d_out_v=4)
+    >>> isinstance(layer, attention.variants.Layer), list(layer.state_dict())
+    (True, ['W_query', 'W_key', 'W_value'])
     """
 
     size_names: ClassVar[tuple[str, ...]]
