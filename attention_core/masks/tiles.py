@@ -31,7 +31,7 @@ __all__ = [
 class Visibility(IntEnum):
     """What is known of a tile; ``MIXED`` is always a true answer, the others only when they are certain.
 
-    >>> from attention_np.masks import Visibility
+    >>> from attention_core.masks import Visibility
     >>> Visibility.EMPTY < Visibility.MIXED < Visibility.FULL
     True
     """
@@ -81,7 +81,7 @@ def _is(code: Code, known: int) -> bool:
 
 
 def between(values: Range | None, low: Any, high: Any) -> Code:
-    """Code of "low <= value <= high" for values in a range; ``None`` bounds nothing, and of no values nothing is said."""
+    """Code of "low <= value <= high" for values in a range; no bound bounds nothing, of no values nothing is said."""
     if low is None and high is None:
         return _FULL
     if values is None:
