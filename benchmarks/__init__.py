@@ -1,0 +1,1 @@
+"""Data in, ratios out; run as ``python -m benchmarks NAME``, never imported."""

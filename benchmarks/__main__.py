@@ -1,0 +1,15 @@
+"""``python -m benchmarks numpy [--quick] [--threads N] [--json PATH] [--plot PATH]``."""
+
+import sys
+
+
+def main() -> None:
+    names = {"numpy": "benchmarks.numpy_kernel.run"}
+    if len(sys.argv) < 2 or sys.argv[1] not in names:
+        sys.exit(f"usage: python -m benchmarks {{{','.join(names)}}} [options]")
+    from importlib import import_module
+
+    import_module(names[sys.argv[1]]).main(sys.argv[2:])
+
+
+main()

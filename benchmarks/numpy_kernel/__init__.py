@@ -1,0 +1,1 @@
+"""The NumPy kernel against PyTorch, flex_attention, onnxruntime and plain NumPy."""
