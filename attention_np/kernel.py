@@ -11,8 +11,6 @@ from attention_core.gradient import dense_vjp
 from attention_core.kernels import Kernel
 from attention_core.problem import Gradients, Problem, Result
 
-from .backward import tiled_backward
-from .forward import tiled_forward
 from .plan import has_few_queries
 
 __all__ = ["TILED"]
@@ -25,12 +23,16 @@ _DENSE_FEW = 2048  # the same with few queries
 def _forward(problem: Problem, *, lse: bool = True, weights: bool = False) -> Result:
     if 0 in problem.sizes.scores:
         return dense_attention(problem, lse=lse, weights=weights)
+    from .forward import tiled_forward  # with its threads it would double the time of `import attention_np`
+
     return tiled_forward(problem, lse=lse)
 
 
 def _backward(problem: Problem, result: Result, out_cotangent: Any, lse_cotangent: Any) -> Gradients:
     if 0 in problem.sizes.scores:
         return dense_vjp(problem, out_cotangent, lse_cotangent)
+    from .backward import tiled_backward
+
     return tiled_backward(problem, result, out_cotangent, lse_cotangent)
 
 
