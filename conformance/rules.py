@@ -1,7 +1,7 @@
 """The mask and the bias of a case as tables: the rules of `docs/vectors.md`, evaluated in plain NumPy.
 
-A rule is JSON: `{"rule": "sliding_window", "left": 2, "right": 0}`. Where it needs an array, it names the input that
-holds it: `{"rule": "key_lengths", "lengths": "lengths"}`.
+A rule is JSON: `{"rule": "sliding_window", "left": 2, "right": 0}`. Where it needs integers, they stand there as a
+number or a list, or as the name of the input that holds them.
 """
 
 import math
@@ -51,7 +51,7 @@ def lengths(case: Case) -> tuple[int, int]:
 def mask_table(case: Case) -> np.ndarray | None:
     """Return the case's mask as booleans that broadcast to `(..., Hq, Lq, Lk)`, or None."""
     rule = case.parameters.get("mask")
-    return None if rule is None else _visible(rule, pairs_of(case))
+    return None if rule is None else visible(rule, pairs_of(case))
 
 
 def bias_table(case: Case) -> np.ndarray | None:
@@ -70,8 +70,12 @@ def sets_positions(rule: Rule | None) -> bool:
     """Whether `causal_lower_right` stands anywhere in a rule: it shifts the positions of the whole call."""
     if rule is None:
         return False
-    parts = [*rule.get("masks", ()), *([rule["mask"]] if "mask" in rule else [])]
-    return rule["rule"] == "causal_lower_right" or any(sets_positions(part) for part in parts)
+    return rule["rule"] == "causal_lower_right" or any(sets_positions(part) for part in rule.get("of", ()))
+
+
+def integers(value: Any, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Return a number or list of a rule, or the input that it names."""
+    return np.asarray(inputs[value] if isinstance(value, str) else value)
 
 
 def alibi_slopes(heads: int) -> np.ndarray:
@@ -93,14 +97,14 @@ def relative_bucket(distance: int, buckets: int, bidirectional: bool, max_distan
     return first + min(far, side - 1)
 
 
-def _visible(rule: Rule, pairs: Pairs) -> np.ndarray:
+def visible(rule: Rule, pairs: Pairs) -> np.ndarray:
     """Evaluate one mask rule; rules of rules first."""
     name = rule["rule"]
     if name in ("and", "or"):
-        tables = [_visible(part, pairs) for part in rule["masks"]]
+        tables = [visible(part, pairs) for part in rule["of"]]
         return _all(tables) if name == "and" else ~_all([~table for table in tables])
     if name == "not":
-        return ~_visible(rule["mask"], pairs)
+        return ~visible(rule["of"][0], pairs)
     if name not in MASKS:
         raise NotImplementedError(f"no mask rule `{name}`; known are and, or, not, {', '.join(MASKS)}")
     return np.asarray(MASKS[name](rule, pairs))
@@ -121,16 +125,15 @@ def _window(rule: Rule, pairs: Pairs) -> np.ndarray:
 
 
 def _segments(rule: Rule, pairs: Pairs) -> np.ndarray:
-    query = pairs.inputs[rule["query_ids"]]
-    key = query if rule.get("key_ids") is None else pairs.inputs[rule["key_ids"]]
+    query = integers(rule["query_ids"], pairs.inputs)
+    key = query if rule.get("key_ids") is None else integers(rule["key_ids"], pairs.inputs)
     same: np.ndarray = (_down(query) == _across(key)) & (_down(query) >= 0)
     return same
 
 
 def _number(rule: Rule, name: str, pairs: Pairs) -> np.ndarray:
-    """A number, or the input of that name with a number a batch item."""
-    value = rule[name]
-    array = pairs.inputs[value] if isinstance(value, str) else np.asarray(value)
+    """A number, or a number a batch item."""
+    array = integers(rule[name], pairs.inputs)
     return array[..., None, None, None] if array.ndim else array
 
 
@@ -154,12 +157,15 @@ MASKS: Mapping[str, Callable[[Rule, Pairs], np.ndarray]] = {
 def _bias(rule: Rule, pairs: Pairs) -> np.ndarray:
     name = rule["rule"]
     if name == "sum":
-        return np.asarray(sum(_bias(part, pairs) for part in rule["biases"]))
+        return np.asarray(sum(_bias(part, pairs) for part in rule["of"]))
     if name == "dense":
         return pairs.inputs[rule.get("input", "bias")]
     if name == "alibi":
         slopes = rule["slopes"]
-        values = pairs.inputs[slopes].astype(np.float64) if isinstance(slopes, str) else alibi_slopes(slopes)
+        if isinstance(slopes, int):
+            values = alibi_slopes(slopes)
+        else:
+            values = np.asarray(pairs.inputs[slopes] if isinstance(slopes, str) else slopes).astype(np.float64)
         return -values[:, None, None] * np.abs(_with_head_axis(pairs.distance))
     if name == "relative":
         return _relative(rule, pairs)
@@ -179,7 +185,7 @@ def _positions(case: Case, name: str, length: int) -> np.ndarray:
     value = case.parameters.get(name, 0)
     if isinstance(value, int):
         return np.arange(length) + value
-    return np.asarray(case.inputs[value] if isinstance(value, str) else value)
+    return integers(value, case.inputs)
 
 
 def _down(array: np.ndarray) -> np.ndarray:

@@ -18,18 +18,31 @@ __all__ = ["KNOWN", "Adapter", "Known", "Lacking", "NotInstalled", "Unsupported"
 
 @dataclass(frozen=True)
 class Known:
-    """An implementation that has an adapter here: the module, its maker, and how to install what it needs."""
+    """An implementation that has an adapter here: the module, its maker, how to install what it needs."""
 
     name: str
     maker: str
     install: str
+    asked: bool = False  # without being named
 
 
+ALL = "all"
+JAX = "pip install 'array-attention[jax]'"
+TORCH = "pip install 'array-attention[record]'"
 KNOWN = (
-    Known("numpy", "conformance.adapters.numpy:make", "pip install array-attention"),
-    Known("jax", "conformance.adapters.jax:make_eager", "pip install 'array-attention[jax]'"),
-    Known("jax-jit", "conformance.adapters.jax:make_jit", "pip install 'array-attention[jax]'"),
-    Known("torch", "conformance.adapters.torch:make", "pip install 'array-attention[record]'"),
+    Known("numpy", "conformance.adapters.numpy:make", "pip install array-attention", asked=True),
+    Known("jax", "conformance.adapters.jax:make_eager", JAX, asked=True),
+    Known("jax-jit", "conformance.adapters.jax:make_jit", JAX, asked=True),
+    Known("jax-vmap", "conformance.adapters.jax:make_vmap", JAX),
+    Known("array-api-strict", "conformance.adapters.array_api_strict:make", "pip install array-api-strict"),
+    Known("array-api-torch", "conformance.adapters.torch_array_api:make", TORCH),
+    Known("torch", "conformance.adapters.torch:make", TORCH, asked=True),
+    Known("torch.sdpa-math", "conformance.adapters.torch_sdpa:make_math", TORCH),
+    Known("torch.sdpa-flash", "conformance.adapters.torch_sdpa:make_flash", TORCH),
+    Known("torch.flex", "conformance.adapters.torch_flex:make", TORCH),
+    Known("torch.mha", "conformance.adapters.torch_mha:make", TORCH),
+    Known("jax.nn", "conformance.adapters.jax_nn:make", JAX),
+    Known("onnx", "conformance.adapters.onnx:make", "pip install onnx"),
 )
 
 
@@ -48,16 +61,20 @@ def load(name: str) -> Adapter:
         if known.name == name:
             return _made(known)
     names = ", ".join(known.name for known in KNOWN)
-    raise UsageError(f"no implementation `{name}`; known are {names}, and your own as module:function")
+    raise UsageError(f"no implementation `{name}`; known are {names}, `{ALL}`, and your own as module:function")
 
 
 def load_all(names: Iterable[str] = ()) -> tuple[list[Adapter], list[str]]:
-    """Return the named adapters, or all that are installed, and a line on each one that is not."""
-    names = tuple(names)
-    if names:
-        return [load(name) for name in dict.fromkeys(names)], []
-    found, missing = [], []
-    for known in KNOWN:
+    """Return the named adapters (`all` for every known one), and a line on each that is not installed.
+
+    Without names it is our own and the article's PyTorch, where they are installed.
+    """
+    names = tuple(dict.fromkeys(names))
+    wanted = [known for known in KNOWN if ALL in names or (known.asked and not names)]
+    found, missing = [load(name) for name in names if name != ALL], []
+    for known in wanted:
+        if known.name in names:
+            continue
         try:
             found.append(_made(known))
         except NotInstalled as error:

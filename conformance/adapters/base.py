@@ -33,3 +33,9 @@ class Adapter(Protocol):
 
     def compute(self, case: Case, dtype: str) -> Mapping[str, Any]:
         """Return the outputs by name, each an array or a `Lacking`."""
+
+
+def quoted(error: Exception) -> str:
+    """Return an error in its own words, the first lines of them."""
+    words = " ".join(str(error).split())
+    return f"{type(error).__name__}: {words[:300]}"

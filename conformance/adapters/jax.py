@@ -1,4 +1,4 @@
-"""attention_jax, eager and jitted: forward by its public calls, gradients by jax.vjp through them."""
+"""attention_jax, eager, jitted and vmapped: forward by its public calls, gradients by jax.vjp through them."""
 
 import importlib
 import json
@@ -13,11 +13,11 @@ Arrays = Mapping[str, Any]
 
 
 class AttentionJax:
-    """The adapter of attention_jax; `jit` compiles the whole case, gradients included, as one function."""
+    """The adapter of attention_jax; the whole case, gradients included, is one function, which `way` transforms."""
 
-    def __init__(self, name: str, jit: bool) -> None:
+    def __init__(self, name: str, way: str) -> None:
         self.name = name
-        self.jit = jit
+        self.way = way
         self.jax = importlib.import_module("jax")
         self.library = importlib.import_module("attention_jax")
         self.compiled: dict[Any, Any] = {}
@@ -30,11 +30,10 @@ class AttentionJax:
     def compute(self, case: Case, dtype: str) -> Mapping[str, Any]:
         """Call attention_jax with JAX arrays; float64 under `jax.enable_x64`."""
         with self.jax.enable_x64(dtype == "float64"):
-            inputs, cotangents = self.jax.tree.map(
-                self.jax.numpy.asarray, (case.inputs_as(dtype), case.cotangents_as(dtype))
-            )
-            compute = self._compiled(case) if self.jit else self._function(case)
-            return dict(self.jax.device_get(compute(inputs, cotangents)))
+            arrays = (case.inputs_as(dtype), case.cotangents_as(dtype), case.tangents_as(dtype))
+            ways = {"eager": self._function, "jit": self._compiled, "vmap": self._mapped}
+            compute = ways[self.way](case)
+            return dict(self.jax.device_get(compute(*self.jax.tree.map(self.jax.numpy.asarray, arrays))))
 
     def _compiled(self, case: Case) -> Any:
         # Cases that ask the same with other numbers share one compiled function.
@@ -43,13 +42,30 @@ class AttentionJax:
             self.compiled[same] = self.jax.jit(self._function(case))
         return self.compiled[same]
 
-    def _function(self, case: Case) -> Callable[[Arrays, Arrays], dict[str, Any]]:
+    def _mapped(self, case: Case) -> Any:
+        """Map over a new first axis: the case, and the case with its real inputs reversed, which must not leak."""
+        compute = self._function(case)
+
+        def both(x: Any) -> Any:
+            # Other numbers of the same kind; booleans and integers keep their meaning only as they are.
+            other = x[..., ::-1] if x.ndim and x.dtype.kind not in "biu" else x
+            return self.jax.numpy.stack([x, other])
+
+        def mapped(*arrays: Arrays) -> dict[str, Any]:
+            found = self.jax.vmap(compute)(*self.jax.tree.map(both, arrays))
+            return {name: array[0] for name, array in found.items()}
+
+        return mapped
+
+    def _function(self, case: Case) -> Callable[..., dict[str, Any]]:
         """From inputs and cotangents to all outputs, gradients included."""
         forward, differentiable = ours.forward(self.library, case), ours.differentiable(self.library, case)
         wanted = case.gradients()
 
-        def compute(inputs: Arrays, cotangents: Arrays) -> dict[str, Any]:
+        def compute(inputs: Arrays, cotangents: Arrays, tangents: Arrays) -> dict[str, Any]:
             outputs = forward(inputs)
+            if tangents:
+                outputs |= ours.tangents(self.library, case, inputs, tangents)
             if not wanted:
                 return outputs
 
@@ -66,9 +82,14 @@ class AttentionJax:
 
 def make_eager() -> Adapter:
     """Import attention_jax, to run op by op."""
-    return AttentionJax("jax", jit=False)
+    return AttentionJax("jax", "eager")
 
 
 def make_jit() -> Adapter:
     """Import attention_jax, to run compiled."""
-    return AttentionJax("jax-jit", jit=True)
+    return AttentionJax("jax-jit", "jit")
+
+
+def make_vmap() -> Adapter:
+    """Import attention_jax, to run under vmap."""
+    return AttentionJax("jax-vmap", "vmap")

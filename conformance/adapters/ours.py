@@ -1,40 +1,42 @@
-"""From a case's inputs to its outputs by the public names that attention_np and attention_jax share."""
+"""From a case's inputs to its outputs by the public names that all our packages share."""
 
 from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
+from conformance import rules
 from conformance.cases import Case
 
 Arrays = Mapping[str, Any]
+Convert = Callable[[np.ndarray], Any]
 LAYERS = ("SelfAttention", "MultiHeadAttentionWrapper", "CrossAttention", "CausalSelfAttention")
 OPS = ("embedding", "projections", "attention_scores", "attention", *LAYERS)
-MASK_RULES = ("causal", "dense")
+GATES = {"and": "__and__", "or": "__or__"}
 STAGES = ("scaled", "capped", "biased", "masked")
 
 
 def unsupported(case: Case) -> str:
     """Return an empty string where `forward` can ask this case."""
-    if case.op not in OPS:
-        return f"the adapter has no op `{case.op}`"
-    rule = (case.parameters.get("mask") or {}).get("rule", "causal")
-    return "" if rule in MASK_RULES else f"the adapter has no mask rule `{rule}`"
+    return "" if case.op in OPS else f"the adapter has no op `{case.op}`"
 
 
-def forward(library: ModuleType, case: Case) -> Callable[[Arrays], dict[str, Any]]:
+def forward(library: ModuleType, case: Case, asarray: Convert = np.asarray) -> Callable[[Arrays], dict[str, Any]]:
     """Return the function from the case's inputs to all outputs but the gradients."""
     if case.op in LAYERS:
         return lambda inputs: _layer(library, case, inputs)
     ops = {"embedding": _embedding, "projections": _projections}
     if case.op in ops:
         return ops[case.op]
-    return lambda inputs: (_scores if case.op == "attention_scores" else _attention)(library, case, inputs)
+    asked = _scores if case.op == "attention_scores" else _attention
+    return lambda inputs: asked(library, case, inputs, asarray)
 
 
 def differentiable(library: ModuleType, case: Case) -> Callable[[Arrays], dict[str, Any]]:
     """Return the function from the case's inputs to the outputs that have cotangents, and nothing else."""
     if case.op not in LAYERS:
-        return lambda inputs: _attention_call(library, case, inputs, return_lse=True)
+        return lambda inputs: _attention_call(library, inputs, call(case, inputs), return_lse=True)
 
     def out(inputs: Arrays) -> dict[str, Any]:
         layer, called_with = make_layer(library, case, inputs)
@@ -43,10 +45,51 @@ def differentiable(library: ModuleType, case: Case) -> Callable[[Arrays], dict[s
     return out
 
 
-def call(case: Case, inputs: Arrays) -> dict[str, Any]:
-    """Return the keyword arguments of a case's attention call, every parameter spelled out."""
-    names = ("scale", "softcap", "query_positions", "key_positions", "layout")
-    return {"mask": _mask(case, inputs), **{name: case.parameters[name] for name in names}}
+def call(case: Case, inputs: Arrays, asarray: Convert = np.asarray) -> dict[str, Any]:
+    """Return the keyword arguments of a case's attention call, every parameter spelled out.
+
+    `asarray` takes the integers of rules and positions to the library.
+    """
+    parameters = case.parameters
+    positions = ("query_positions", "key_positions")
+    given = {"mask": _mask(parameters["mask"], inputs, asarray), "bias": _bias(parameters["bias"], inputs)}
+    given |= {name: parameters[name] for name in ("scale", "softcap", "layout")}
+    given |= {name: _integers(parameters[name], inputs, asarray) for name in positions}
+    if case.op == "attention":
+        name, dropped = parameters["sinks"], parameters["dropout"]
+        given |= {"sinks": None if name is None else inputs[name], "dropout": _dropout(dropped, inputs)}
+    if rules.sets_positions(parameters["mask"]):
+        # The rule sets the positions of the call, which then gives none.
+        given = {name: value for name, value in given.items() if name not in positions}
+    return given
+
+
+def gradients(
+    library: ModuleType, case: Case, inputs: Arrays, cotangents: Arrays, asarray: Convert = np.asarray
+) -> dict[str, Any]:
+    """Return the gradients of an `attention` case by the names of its inputs, by the package's own `vjp`."""
+    arguments = call(case, inputs, asarray)
+    result, pullback = library.vjp(inputs["query"], inputs["key"], inputs["value"], **arguments)
+    out = cotangents["out"] if "out" in cotangents else 0 * result.out
+    found = pullback(out, cotangents.get("lse"))
+    named = {name: getattr(found, name) for name in ("query", "key", "value")}
+    if case.parameters["sinks"] is not None:
+        named[case.parameters["sinks"]] = found.sinks
+    return named | _bias_parts(case.parameters["bias"], found.bias)
+
+
+def tangents(
+    library: ModuleType, case: Case, inputs: Arrays, moved: Arrays, asarray: Convert = np.asarray
+) -> dict[str, Any]:
+    """Return `tangent.out` and `tangent.lse` along the tangents of the inputs, by the package's own `jvp`."""
+    from attention_core import Gradients
+
+    names = {"query": "query", "key": "key", "value": "value", "sinks": case.parameters["sinks"]}
+    rule = case.parameters["bias"]
+    names["bias"] = rule.get("input", "bias") if rule is not None and rule["rule"] == "dense" else None
+    along = Gradients(**{slot: moved.get(name) for slot, name in names.items()})
+    _, found = library.jvp(inputs["query"], inputs["key"], inputs["value"], along, **call(case, inputs, asarray))
+    return {f"tangent.{name}": array for name, array in found._asdict().items() if array is not None}
 
 
 def make_layer(library: ModuleType, case: Case, inputs: Arrays) -> tuple[Any, tuple[Any, ...]]:
@@ -56,40 +99,103 @@ def make_layer(library: ModuleType, case: Case, inputs: Arrays) -> tuple[Any, tu
     return getattr(library, case.op).from_state_dict(state), tuple(inputs[name] for name in names)
 
 
-def _mask(case: Case, inputs: Arrays) -> Any:
+def _mask(rule: Any, inputs: Arrays, asarray: Convert) -> Any:
+    """The rule as a value of `masks`."""
     from attention_core import masks
 
-    rule = case.parameters["mask"]
     if rule is None:
         return None
-    return masks.causal() if rule["rule"] == "causal" else inputs["mask"]
+    name, parts = rule["rule"], [_mask(part, inputs, asarray) for part in rule.get("of", ())]
+    if name == "not":
+        return ~parts[0]
+    if name in GATES:
+        found = parts[0]
+        for part in parts[1:]:
+            found = getattr(found, GATES[name])(part)
+        return found
+    if name == "dense":
+        return masks.dense(inputs[rule.get("input", "mask")])
+    arguments = {key: value for key, value in rule.items() if key != "rule"}
+    made = {key: value if value is None else _integers(value, inputs, asarray) for key, value in arguments.items()}
+    return getattr(masks, name)(**made)
+
+
+def _bias(rule: Any, inputs: Arrays) -> Any:
+    """The rule as a value of `biases`."""
+    from attention_core import Bias, biases
+
+    if rule is None:
+        return None
+    name = rule["rule"]
+    if name == "sum":
+        parts = (_bias(part, inputs) for part in rule["of"])
+        first, *others = (biases.dense(part) if not isinstance(part, Bias) else part for part in parts)
+        return sum(others, start=first)
+    if name == "dense":
+        return inputs[rule.get("input", "bias")]
+    if name == "alibi":
+        return biases.alibi(inputs[rule["slopes"]] if isinstance(rule["slopes"], str) else rule["slopes"])
+    arguments = {key: value for key, value in rule.items() if key not in ("rule", "table")}
+    return biases.relative(inputs[rule["table"]], **arguments)
+
+
+def _bias_parts(rule: Any, cotangent: Any) -> dict[str, Any]:
+    """The arrays that a bias's cotangent holds, by the names of the inputs that its rule reads."""
+    if rule is None or cotangent is None:
+        return {}
+    name = rule["rule"]
+    if name == "sum":
+        # `a + b + c` is `(a + b) + c`.
+        *before, last = rule["of"]
+        if not before:
+            return _bias_parts(last, cotangent)
+        return _bias_parts({**rule, "of": before}, cotangent.left) | _bias_parts(last, cotangent.right)
+    if name == "dense":
+        return {rule.get("input", "bias"): getattr(cotangent, "array", cotangent)}
+    if name == "alibi":
+        return {rule["slopes"]: cotangent.slopes} if isinstance(rule["slopes"], str) else {}
+    return {rule["table"]: cotangent.table}
+
+
+def _dropout(given: Any, inputs: Arrays) -> Any:
+    from attention_core import dropout
+
+    return None if given is None else dropout(given["rate"], keep=inputs[given["keep"]])
+
+
+def _integers(value: Any, inputs: Arrays, asarray: Convert) -> Any:
+    if isinstance(value, int):
+        return value
+    return inputs[value] if isinstance(value, str) else asarray(np.asarray(value))
 
 
 def _embedding(inputs: Arrays) -> dict[str, Any]:
-    return {"out": inputs["weight"][inputs["indices"]]}
+    return {"out": inputs["weight"][inputs["indices"], ...]}
 
 
 def _projections(inputs: Arrays) -> dict[str, Any]:
     return {name: inputs["x"] @ inputs[f"W_{name}"] for name in ("query", "key", "value")}
 
 
-def _scores(library: ModuleType, case: Case, inputs: Arrays) -> dict[str, Any]:
-    arguments = {**call(case, inputs), "stage": case.parameters["stage"]}
+def _scores(library: ModuleType, case: Case, inputs: Arrays, asarray: Convert) -> dict[str, Any]:
+    arguments = {**call(case, inputs, asarray), "stage": case.parameters["stage"]}
     return {"scores": library.attention_scores(inputs["query"], inputs["key"], **arguments)}
 
 
-def _attention(library: ModuleType, case: Case, inputs: Arrays) -> dict[str, Any]:
-    found = _attention_call(library, case, inputs, return_lse=True, return_weights=True)
+def _attention(library: ModuleType, case: Case, inputs: Arrays, asarray: Convert) -> dict[str, Any]:
+    arguments = call(case, inputs, asarray)
+    found = _attention_call(library, inputs, arguments, return_lse=True, return_weights=True)
     for stage in STAGES:
         if f"stage.{stage}" in case.expected:
-            arguments = {**call(case, inputs), "stage": stage}
+            arguments = {name: value for name, value in arguments.items() if name not in ("sinks", "dropout")}
+            arguments["stage"] = stage
             found[f"stage.{stage}"] = library.attention_scores(inputs["query"], inputs["key"], **arguments)
     return found
 
 
-def _attention_call(library: ModuleType, case: Case, inputs: Arrays, **returned: bool) -> dict[str, Any]:
+def _attention_call(library: ModuleType, inputs: Arrays, arguments: Any, **returned: bool) -> dict[str, Any]:
     query, key, value = inputs["query"], inputs["key"], inputs["value"]
-    result = library.dot_product_attention(query, key, value, **call(case, inputs), **returned)
+    result = library.dot_product_attention(query, key, value, **arguments, **returned)
     return {name: array for name, array in result._asdict().items() if array is not None}
 
 

@@ -80,7 +80,7 @@ def test_an_exception_of_a_users_function_is_an_error_and_does_not_end_the_run(c
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("run", "--impl", "nobody"), "no implementation `nobody`; known are numpy, jax, jax-jit, torch"),
+        (("run", "--impl", "nobody"), "no implementation `nobody`; known are numpy, jax, jax-jit, jax-vmap, "),
         (("run", "--impl", "nobody:f"), "`nobody:f`: no module `nobody` here or installed"),
         (("run", "--impl", f"{WRONG}:nobody"), f"`{WRONG}` has no `nobody`"),
         (("run", "--impl", f"{WRONG}:NAMED"), "is neither a function nor an adapter"),
@@ -107,7 +107,7 @@ def test_damaged_vectors_end_the_command_with_what_to_run(command, tmp_path):
 
 
 def test_what_is_not_installed_is_listed_and_is_no_failure(command, monkeypatch):
-    gone = Known("torch", "conformance.adapters.nothing_here:make", "pip install it")
+    gone = Known("torch", "conformance.adapters.nothing_here:make", "pip install it", asked=True)
     monkeypatch.setattr(adapters, "KNOWN", (adapters.KNOWN[0], gone))
     done = command("run", "--group", "article-embedding")
     assert done.exit_code == 0
