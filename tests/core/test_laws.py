@@ -225,7 +225,7 @@ def jax_array(x: np.ndarray) -> Any:
 LIBRARIES: dict[str, AsArray] = {"numpy": np.asarray, "jax": jax_array}
 CUT = ("independent_items", "decode_steps", "merged_parts", "unseen_keys")  # new shapes, which JAX compiles one by one
 RUNS = [
-    *(pytest.param(name, "numpy", 30, id=f"{name}-numpy") for name in LAWS),
+    *(pytest.param(name, "numpy", 25, id=f"{name}-numpy") for name in LAWS),
     *(pytest.param(name, "jax", 2, id=f"{name}-jax") for name in LAWS if name not in CUT),
     *(pytest.param(name, "numpy", 300, id=f"{name}-numpy-many", marks=pytest.mark.slow) for name in LAWS),
     *(pytest.param(name, "jax", 20, id=f"{name}-jax-many", marks=pytest.mark.slow) for name in LAWS),

@@ -7,7 +7,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from . import test_hand_sized
+from . import test_hand_sized, test_hand_sized_gradients
 from .mutants import MUTANTS, Mutant, mutated
 from .recipes import Recipe
 from .test_laws import LAWS, Law
@@ -19,9 +19,10 @@ pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # a wrong def
 
 def killers() -> Iterator[tuple[str, Killer]]:
     """The tests by hand, then the laws on a few calls each."""
-    for name, test in inspect.getmembers(test_hand_sized, inspect.isfunction):
-        if name.startswith("test_") and list(inspect.signature(test).parameters) == ["core"]:
-            yield name.removeprefix("test_"), test
+    for module in (test_hand_sized, test_hand_sized_gradients):
+        for name, test in inspect.getmembers(module, inspect.isfunction):
+            if name.startswith("test_") and list(inspect.signature(test).parameters) == ["core"]:
+                yield name.removeprefix("test_"), test
     for name, law in LAWS.items():
         yield f"law of {name}", on_a_few_calls(law)
 

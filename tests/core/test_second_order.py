@@ -18,9 +18,6 @@ RECIPES = {
     "everything": Recipe(mask="causal", bias="sum", softcap=1.5, sinks=True, rate=0.25, start=1),
     "dead rows": Recipe(mask="query_lengths", bias="dense", softcap=2.0, seed=5),
 }
-EACH = pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name == "everything" else pytest.mark.slow) for name in RECIPES]
-)
 
 
 def loss_of(call: Call, closed_form: bool = False) -> Callable[[dict[str, Any]], Any]:
@@ -55,7 +52,8 @@ def given_and_moves(call: Call) -> tuple[dict[str, Any], dict[str, Any]]:
     return given, {name: jnp.asarray(rng.normal(size=x.shape)) for name, x in given.items()}
 
 
-@EACH
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RECIPES)
 def test_hessian_vector_products(name: str) -> None:
     """Forward over reverse and reverse over reverse are the slope of the gradient in closed form."""
     import jax
