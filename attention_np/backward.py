@@ -100,7 +100,8 @@ class Backward:
             self._exact(state)
             return
         for segment in tile.segments:
-            _segment(self, state, segment)
+            if not state.is_negligible(segment):
+                _segment(self, state, segment)
         state.finish()
 
     def _exact(self, state: TileGradient) -> None:

@@ -61,6 +61,7 @@ def forward_tile(call: Call, where: Where, out: Any, lse: Any, space: Workspace)
     logs = None if lse is None else lse[item][place.heads[0] : place.heads[1], rows]
     tile = Tile.of(call, where, place, space)
     bound = 0.0 if call.few else _bound(call, where, tile)
+    tile.bound = math.inf if call.few else bound
     if math.isfinite(bound) and not call.odd_sinks:
         small = call.problem.bias is None and bound <= call.exponential.bound and not call.few
         if (small and bounded_tile(call, tile) and tile.is_finite()) or (_lazy(call, tile) and tile.is_finite()):
@@ -76,7 +77,9 @@ def _bound(call: Call, where: Where, tile: Tile) -> float:
     """Return a bound on the absolute scores of a tile by Cauchy-Schwarz, in the exponential's unit."""
     bound = tile.largest_query() * tile.head.largest_key(where[2].span)
     cap = call.problem.softcap
-    return bound if cap is None or not math.isfinite(bound) else min(bound, cap * call.exponential.unit)
+    if cap is None or not math.isfinite(bound):
+        return bound
+    return min(bound, 1.0) * cap * call.exponential.unit  # queries are scaled for `s / cap`
 
 
 def _lazy(call: Call, tile: Tile) -> bool:

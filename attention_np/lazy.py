@@ -27,7 +27,19 @@ def lazy_tile(call: Call, tile: Tile) -> bool:
     return all(_lazy_segment(call, tile, segment, unset) for segment in segments)
 
 
+def _is_negligible(call: Call, tile: Tile, segment: Segment, unset: Any) -> bool:
+    """Say whether a bias by distance leaves no score here within ``floor`` of its row's reference."""
+    rows = tile.flat(segment)
+    if call.distances is None or not math.isfinite(tile.bound) or unset[rows].any():
+        return False
+    largest = call.distances.largest_in(tile.place, segment)
+    far = tile.bound + largest - float(tile.reference[rows].min()) < call.exponential.floor
+    return far and math.isfinite(tile.head.largest_value(segment.keys))
+
+
 def _lazy_segment(call: Call, tile: Tile, segment: Segment, unset: Any) -> bool:
+    if _is_negligible(call, tile, segment, unset):
+        return True
     exp, hidden = call.exponential, None
     if call.problem.bias is not None:
         bias, hidden = bias_tile(tile.place, segment, call.distances, exp.unit)

@@ -76,11 +76,12 @@ class Distances:
         shape = (heads[1] - heads[0], rows[1] - rows[0], keys[1] - keys[0])
         return as_strided(vectors, shape, (self.vector.strides[0], -step, step), writeable=False)
 
-    def largest(self, heads: Span, rows: Span, keys: Span) -> float:
-        """Return the largest bias of a tile."""
-        first = keys[0] - rows[1] + self.queries
-        last = keys[1] - rows[0] + self.queries - 1
-        return float(self.vector[heads[0] : heads[1], first:last].max())
+    def largest_in(self, place: Place, segment: Segment) -> float:
+        """Return the largest bias of a segment."""
+        (a, b), keys, start = segment.rows, segment.keys, place.tile.rows[0]
+        first = keys[0] - (start + b) + self.queries
+        last = keys[1] - (start + a) + self.queries - 1
+        return float(self.vector[slice(*place.heads), first:last].max())
 
 
 def distance_pairs(problem: Problem) -> Pairs:

@@ -36,6 +36,7 @@ class Tile:
     values: Any
     totals: Any
     reference: Any
+    bound: float = math.inf  # of the absolute scores without their bias
 
     @classmethod
     def of(cls, call: Call, where: Where, place: Place, space: Workspace) -> Tile:

@@ -47,7 +47,7 @@ class TileGradient:
     logs: Any
     sums: tuple[Any, Any]
     dquery: Any
-    before: Any = None
+    bound: float = math.inf  # of the absolute scores without their bias
 
     @classmethod
     def of(cls, work: Backward, where: Where, part: int, sums: tuple[Any, Any], space: Workspace) -> TileGradient:
@@ -94,12 +94,23 @@ class TileGradient:
         sums = (float(self.queries.sum()), float(self.douts.sum()), norms)
         largest = float(np.abs(self.logs).max(initial=0))
         sound = all(map(math.isfinite, sums)) and not self.work.call.odd_sinks
-        return sound and largest < HUGE and self._bound() < HUGE
+        self.bound = self._bound() if sound else math.inf
+        return sound and largest < HUGE and self.bound < HUGE
+
+    def is_negligible(self, segment: Segment) -> bool:
+        """Say whether a bias by distance leaves no weight here that passes anything on."""
+        call = self.work.call
+        if call.distances is None:
+            return False
+        largest = call.distances.largest_in(self.place, segment)
+        return self.bound + largest - float(self.logs[self.flat(segment)].min()) < call.exponential.floor
 
     def _bound(self) -> float:
-        """Return a bound on the absolute scores."""
+        """Return a bound on the absolute scores, in the exponential's unit."""
         norms = np.square(self.queries[:, :-1]).sum(axis=-1)
-        return math.sqrt(float(norms.max(initial=0))) * self.head.largest_key(self.place.tile.span)
+        bound = math.sqrt(float(norms.max(initial=0))) * self.head.largest_key(self.place.tile.span)
+        cap = self.work.call.problem.softcap
+        return bound if cap is None or not bound < HUGE else cap * self.work.call.exponential.unit
 
     def flat(self, segment: Segment) -> slice:
         """Return the stacked rows of a segment; several heads have all their rows in every segment."""

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attention_core import masks
+from attention_core import biases, masks
 from attention_core.problem import make_problem
 from attention_np import dot_product_attention
 from attention_np.call import Call
@@ -159,3 +159,26 @@ def test_plans_of_static_masks_are_kept() -> None:
     x = np.ones((2, 64, 4))
     plans = [Call.of(make_problem(x, x, x, mask=masks.causal())).plans[(), 0] for _ in range(2)]
     assert plans[0] is plans[1]
+
+
+def test_what_a_steep_bias_makes_negligible_is_not_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    from attention_np.tile import Tile
+
+    seen, original = [], Tile.scores
+    monkeypatch.setattr(
+        Tile, "scores", lambda self, segment, **how: seen.append(segment) or original(self, segment, **how)
+    )
+    rng = np.random.default_rng(6)
+    q, k, v = (rng.standard_normal((2, 200, 4)) for _ in range(3))
+    for slopes, skips in ((np.array([8.0, 8.0]), True), (np.array([0.01, 0.01]), False)):
+        seen.clear()
+        problem = make_problem(q, k, v, bias=biases.alibi(slopes), mask=masks.causal())
+        check(Case(problem, TileShape(16, 16, 8), few=False))
+        looked_at = sum(
+            len(tile.segments) for plan in Call.of(problem, TileShape(16, 16, 8)).plans.values() for tile in plan.tiles
+        )
+        assert (len(seen) < 0.8 * looked_at) == skips
+    poisoned = v.copy()
+    poisoned[:, 0] = np.nan  # far from most rows, but visible
+    problem = make_problem(q, k, poisoned, bias=biases.alibi(np.array([8.0, 8.0])), mask=masks.causal())
+    check(Case(problem, TileShape(16, 16, 8), few=False))

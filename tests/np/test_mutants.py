@@ -29,12 +29,12 @@ def growing_problem() -> Any:
     return make_problem(q, k, np.random.default_rng(1).standard_normal((40, 3)), scale=20.0)
 
 
-def low_problem() -> Any:
+def low_problem(**call: Any) -> Any:
     """All visible scores are so low that their exponentials are 0; only the hidden first key is small."""
     rng = np.random.default_rng(2)
     k = -40.0 - rng.random((30, 4))
     k[0] = 0
-    return make_problem(rng.random((9, 4)) + 40, k, rng.standard_normal((30, 3)), mask=~masks.prefix(1))
+    return make_problem(rng.random((9, 4)) + 40, k, rng.standard_normal((30, 3)), mask=~masks.prefix(1), **call)
 
 
 def run_checks() -> None:
@@ -45,6 +45,7 @@ def run_checks() -> None:
                 check(Case(random_problem(scale, **call), shape, few=False), scale)
     check(Case(random_problem(mask=masks.causal(), bias=np.arange(29.0) * 9), TileShape(8, 8, 4), few=False), 100)
     check(Case(low_problem(), TileShape(4, 8, 8), few=False), 1e3)
+    check(Case(low_problem(softcap=3000.0), TileShape(4, 8, 8), few=False), 1e3)
     check(Case(growing_problem(), TileShape(4, 8, 8), few=False), 100)
     check(Case(random_problem(sinks=np.array([1.0, 2.0])), TileShape(8, 8, 4), few=False))
 
@@ -126,9 +127,19 @@ def base_mixed_up(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("attention_np.call.exponential", lambda dtype: wrong)
 
 
+def bound_before_the_cap(patch: pytest.MonkeyPatch) -> None:
+    original = forward._bound
+
+    def uncapped(call: Any, where: Any, tile: Any) -> float:
+        return original(call, where, tile) / (call.problem.softcap or 1.0)
+
+    patch.setattr(forward, "_bound", uncapped)
+
+
 MUTANTS: tuple[Patch, ...] = (
     wrong_bound, bound_of_the_first_keys, no_rescale, stale_scores, mask_forgotten, tile_off_by_one,
     full_range_too_wide, last_key_left_out, rows_trimmed_too_far, sink_forgotten, scale_forgotten, base_mixed_up,
+    bound_before_the_cap,
 )  # fmt: skip
 
 
