@@ -34,9 +34,9 @@ LONG_FILES: dict[str, str] = {}  # path: the reason why it may be longer
 
 PUBLIC_NAMES = {
     "Bias", "CausalSelfAttention", "Choice", "CrossAttention", "Gradients", "Kernel", "Mask",
-    "MultiHeadAttentionWrapper", "Result", "SelfAttention", "attention_scores", "biases", "dot_product_attention",
-    "dropout", "init", "jvp", "masks", "merge", "packed_attention", "register_kernel", "segment_ids",
-    "segment_positions", "variants", "vjp", "which_kernel",
+    "MultiHeadAttentionWrapper", "Result", "SelfAttention", "attention_scores", "biases", "dialects",
+    "dot_product_attention", "dropout", "init", "jvp", "masks", "merge", "packed_attention", "register_kernel",
+    "segment_ids", "segment_positions", "variants", "vjp", "which_kernel",
 }  # fmt: skip
 
 

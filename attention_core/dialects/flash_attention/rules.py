@@ -1,0 +1,61 @@
+"""What all of FlashAttention's calls say in the same way: windows, soft cap, ALiBi, dropout."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ... import biases, masks
+from ...arrays import Array, array_namespace
+from ...biases import Bias
+from ...masks import Mask
+from ..shared import dropout_of, unbounded
+
+__all__ = ["alibi", "alibi_of_rows", "cap", "dropout_to", "window"]
+
+
+def window(causal: bool, window_size: tuple[int, int]) -> Mask | None:
+    """Return ``[i + Lk - Lq - left, i + Lk - Lq + right]``, the call's positions being lower-right; -1 is no bound."""
+    left, right = unbounded(window_size[0]), 0 if causal else unbounded(window_size[1])
+    return None if left is None and right is None else masks.sliding_window(left, right)
+
+
+def cap(softcap: float) -> float | None:
+    """Return the cap: "anything > 0 activates softcapping attention"."""
+    return softcap if softcap > 0 else None
+
+
+def dropout_to(rate: float, seed: Any, probs: bool) -> Any:
+    """Return the dropout, refusing what FlashAttention returns of it for its own tests."""
+    if probs and rate > 0:
+        raise NotImplementedError(
+            "`return_attn_probs` with `dropout_p` marks dropped pairs by a minus sign, for FlashAttention's own tests"
+        )
+    return dropout_of(rate, seed)
+
+
+def alibi(slopes: Array | None) -> Bias | None:
+    """Return ``-slope * |i + Lk - Lq - j|`` for slopes ``(Hq,)`` or ``(B, Hq)``."""
+    if slopes is None:
+        return None
+    return biases.alibi(slopes) if slopes.ndim == 1 else biases.rule(_alibi_of_items, slopes)
+
+
+def alibi_of_rows(slopes: Array) -> Bias:
+    """Return the same for slopes ``(rows, Hq)``, where a key's position is its row."""
+    return biases.rule(_alibi_of_rows, slopes)
+
+
+def _alibi_of_items(batch: Array, head: Array, query: Array, key: Array, slopes: Array) -> Array:
+    return _picked(slopes, batch, head) * -abs(query - key)
+
+
+def _alibi_of_rows(batch: Array, head: Array, query: Array, key: Array, slopes: Array) -> Array:
+    return _picked(slopes, key, head) * -abs(query - key)
+
+
+def _picked(table: Array, rows: Array, columns: Array) -> Array:
+    """Return ``table[rows, columns]`` for index arrays that broadcast, by the one way that every library has."""
+    xp = array_namespace(("slopes", table))
+    index = rows * table.shape[1] + columns
+    picked = xp.take(xp.reshape(table, (-1,)), xp.reshape(index, (-1,)))
+    return xp.reshape(picked, index.shape)

@@ -1,0 +1,10 @@
+"""``attention_core.dialects.flash_attention`` on NumPy arrays."""
+
+from attention_core.dialects.flash_attention import (
+    Appended,
+    flash_attn_func,
+    flash_attn_varlen_func,
+    flash_attn_with_kvcache,
+)
+
+__all__ = ["Appended", "flash_attn_func", "flash_attn_varlen_func", "flash_attn_with_kvcache"]
