@@ -4,7 +4,7 @@ import sys
 
 
 def main() -> None:
-    names = {"numpy": "benchmarks.numpy_kernel.run"}
+    names = {"numpy": "benchmarks.numpy_kernel.run", "precision": "benchmarks.precision"}
     if len(sys.argv) < 2 or sys.argv[1] not in names:
         sys.exit(f"usage: python -m benchmarks {{{','.join(names)}}} [options]")
     from importlib import import_module
