@@ -12,11 +12,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import Progress
 
-from conformance import VECTORS, printed, report, runner, show
+from conformance import VECTORS, expectations, printed, report, runner, show
 from conformance.adapters import NotInstalled, load_all
 from conformance.errors import RecordError, UsageError, VectorError
 from conformance.format import read_groups, write_groups
+from conformance.junit import write_junit
 from conformance.lint import lint as lint_groups
+from conformance.page import write_page
 
 if TYPE_CHECKING:
     from conformance.record import GroupDraft
@@ -25,10 +27,16 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__, pret
 
 Impl = Annotated[
     list[str] | None,
-    typer.Option("--impl", help="numpy, jax, jax-jit, torch, or your own module:function; repeatable."),
+    typer.Option("--impl", help="numpy, jax, torch.sdpa-math, ..., all, or your own module:function; repeatable."),
 ]
 GroupNames = Annotated[
     list[str] | None, typer.Option("--group", help="Only groups whose names begin so (see `list`); repeatable.")
+]
+Since = Annotated[
+    str | None, typer.Option("--since", help="Only the cases of this version and before: newer ones break no build.")
+]
+Expect = Annotated[
+    Path | None, typer.Option("--expect", help="Skips and expected failures, with reasons: a TOML or JSON file.")
 ]
 Folder = Annotated[Path, typer.Option("--vectors", help="Another folder of vectors.", show_default=False)]
 
@@ -39,22 +47,27 @@ def run(
     group: GroupNames = None,
     json: Annotated[Path | None, typer.Option("--json", help="Write every verdict to this file.")] = None,
     csv: Annotated[Path | None, typer.Option("--csv", help="Write one line an output to this file.")] = None,
+    junit: Annotated[Path | None, typer.Option("--junit", help="Write JUnit XML to this file.")] = None,
+    html: Annotated[Path | None, typer.Option("--html", help="Write one self-contained page to this file.")] = None,
+    expect: Expect = None,
+    since: Since = None,
     vectors: Folder = VECTORS,
 ) -> None:
-    """Run all cases on all implementations that are installed; exit with 1 if any fails.
+    """Run all cases on our implementations and the article's PyTorch, or on others by name; exit with 1 if any fails.
 
     A function of your own, `--impl module:function`, is called as fn(query, key, value) with NumPy arrays, and mask=
     (boolean, True = may attend) or scale= where a case needs them; it returns the output.
     """
     with _errors():
-        groups = read_groups(vectors, group or ())
+        groups, expected = expectations.selected(read_groups(vectors, group or ()), since, expect, whole=not group)
         adapters, missing = load_all(impl or ())
         with _progress("asking", runner.count(groups, adapters)) as step:
-            rows = runner.run(groups, adapters, step)
-        if json is not None:
-            report.write_json(json, rows)
-        if csv is not None:
-            report.write_csv(csv, rows)
+            rows = runner.run(groups, adapters, step, expected)
+    for path, write in ((json, report.write_json), (csv, report.write_csv), (junit, write_junit)):
+        if path is not None:
+            write(path, rows)
+    if html is not None:
+        write_page(html, rows, missing)
     report.print_report(_console(), rows, missing)
     raise typer.Exit(1 if any(row.bad for row in rows) else 0)
 

@@ -12,51 +12,81 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from conformance.runner import ERROR, FAIL, PASS, UNSUPPORTED, Row
+from conformance.runner import ERROR, EXPECTED, FAIL, PASS, SKIPPED, UNEXPECTED, UNSUPPORTED, Row
+from conformance.summary import DIFFERS, WORDS, Cell, cells
 
-STYLES = {PASS: "green", FAIL: "bold red", ERROR: "bold magenta", UNSUPPORTED: "dim"}
+STYLES = {
+    PASS: "green",
+    FAIL: "bold red",
+    ERROR: "bold magenta",
+    UNEXPECTED: "bold red",
+    EXPECTED: "yellow",
+    SKIPPED: "dim",
+    UNSUPPORTED: "dim",
+    DIFFERS: "bold yellow",
+}
+ALIKE = 3
 CSV_COLUMNS = ("group", "case", "implementation", "version", "dtype", "status", "output", "units", "error", "tolerance")
 
 
 def print_report(console: Console, rows: Sequence[Row], missing: Iterable[str]) -> None:
     """Print the table, the failures, what is not installed, and one closing line."""
     console.print(table(rows))
-    for row in rows:
-        if row.bad:
-            console.print(failure(row))
+    for line in failures(rows):
+        console.print(line)
     for line in missing:
         console.print(f"[dim]{escape(line)}[/]")
     console.print(summary(rows))
 
 
 def table(rows: Sequence[Row]) -> Table:
-    """Sections down, implementations across; in each cell the worst error, where 1 is the tolerance."""
+    """Questions down, implementations across; in each cell the verdict and the worst error (1 is the tolerance)."""
     made = Table(title="Worst error in units of the tolerance (1 passes)", title_justify="left", box=SIMPLE_HEAD)
     made.add_column("section", no_wrap=True)
     made.add_column("cases", justify="right", no_wrap=True)
-    implementations = list(dict.fromkeys(row.implementation for row in rows))
     versions = {row.implementation: row.version for row in rows}
-    for name in implementations:
-        made.add_column(f"{escape(name)}\n[dim]{escape(versions[name])}[/]", justify="right")
-    for title in dict.fromkeys(row.group.title for row in rows):
-        of_section = [row for row in rows if row.group.title == title]
-        cells = [_cell([row for row in of_section if row.implementation == name]) for name in implementations]
-        made.add_row(escape(title), str(len({row.case.id for row in of_section})), *cells)
+    for name, version in versions.items():
+        made.add_column(f"{escape(name)}\n[dim]{escape(version)}[/]", justify="right", overflow="fold")
+    for question, answers in cells(rows).items():
+        cases = len({row.case.id for found in answers.values() for row in found.rows})
+        made.add_row(escape(question.title), str(cases), *(_cell(each, len(versions) > 3) for each in answers.values()))
     return made
+
+
+def failures(rows: Sequence[Row]) -> list[str]:
+    """Say each failure; of those that match the same conventions in the same group, the first few."""
+    seen: Counter[tuple[str, ...]] = Counter()
+    lines: list[str] = []
+    for row in rows:
+        if row.bad:
+            kind = (row.implementation, row.group.name, row.status, *row.matches)
+            seen[kind] += 1
+            if seen[kind] <= ALIKE:
+                lines.append(failure(row))
+    for (implementation, group, status, *matches), count in seen.items():
+        if count > ALIKE:
+            how = f" as `{matches[0]}`" if matches else ""
+            lines.append(f"[dim]{escape(f'{implementation}: {count - ALIKE} more {status}{how} in {group}')}[/]")
+    return lines
 
 
 def failure(row: Row) -> str:
     """Say what failed, by how much, and which convention explains it."""
+    first, *rest = explanation(row)
     head = f"[{STYLES[row.status]}]{row.status}[/] {escape(row.implementation)} · {row.case.id} · {row.dtype}: "
+    return "\n".join([head + escape(first), *(escape(f"    {line}") for line in rest)])
+
+
+def explanation(row: Row) -> list[str]:
+    """Return plain lines: the output that is furthest off, the conventions that it matches, what the file says."""
     worst = row.verdict.worst if row.verdict else None
-    if worst is None or row.verdict is None:
-        return head + escape(row.note)
-    size = worst.note or f"is {worst.error:.3g} off, {worst.units:.3g} tolerances"
-    lines = [head + escape(f"`{worst.name}` {size}")]
-    lines += [escape(f"    matches `{variant.name}`: {variant.means}") for variant in row.verdict.matches]
+    if worst is None or row.verdict is None or row.status == UNEXPECTED:
+        return [row.note]
+    lines = [f"`{worst.name}` {worst.note or f'is {worst.error:.3g} off, {worst.units:.3g} tolerances'}"]
+    lines += [f"matches `{variant.name}`: {variant.means}" for variant in row.verdict.matches]
     if not row.verdict.matches:
-        lines.append("    matches no convention that the case names")
-    return "\n".join(lines)
+        lines.append("matches no convention that the case names")
+    return [*lines, row.note] if row.note else lines
 
 
 def summary(rows: Sequence[Row]) -> str:
@@ -89,16 +119,17 @@ def write_csv(path: Path, rows: Sequence[Row]) -> None:
                 writer.writerow((*head, "", "", "", "", matches, row.note))
 
 
-def _cell(rows: Sequence[Row]) -> str:
-    bad = [row for row in rows if row.bad]
-    units = [row.verdict.worst.units for row in rows if row.verdict and row.verdict.worst]
-    if bad:
-        status = FAIL if any(row.status == FAIL for row in bad) else ERROR
-        size = f", {max(units):.2g}" if units else ""
-        return f"[{STYLES[status]}]{status} {len(bad)}/{len(rows)}{size}[/]"
-    if not any(row.status == PASS for row in rows):
-        return f"[{STYLES[UNSUPPORTED]}]{UNSUPPORTED}[/]"
-    return f"[{STYLES[PASS]}]{PASS}[/] {max(units, default=0.0):.2f}"
+def _cell(cell: Cell, narrow: bool) -> str:
+    counts, style = cell.counts, STYLES[cell.state]
+    size = "" if cell.units is None else f"{cell.units:.2f}"
+    if cell.state == PASS:
+        return f"[{style}]{WORDS[PASS]}[/] {size}"
+    if cell.state == DIFFERS:
+        return f"[{style}]{WORDS[DIFFERS]}[/] {escape(' '.join(cell.variants))}"
+    if cell.state in (FAIL, ERROR):
+        bad = counts[FAIL] + counts[ERROR]
+        return f"[{style}]{WORDS[cell.state]} {bad}/{len(cell.rows)}[/]"
+    return f"[{style}]{'–' if narrow and cell.state == UNSUPPORTED else WORDS[cell.state]}[/]"
 
 
 def _document(row: Row) -> dict[str, Any]:

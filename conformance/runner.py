@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -11,7 +11,12 @@ from conformance.adapters.base import Adapter, Lacking, Unsupported
 from conformance.cases import Case, Group
 from conformance.verdict import Verdict, judge
 
+if TYPE_CHECKING:
+    from conformance.expectations import Expectations
+
 PASS, FAIL, UNSUPPORTED, ERROR = "pass", "fail", "unsupported", "error"
+# What a user's file of expectations makes of them.
+SKIPPED, EXPECTED, UNEXPECTED = "skipped", "expected failure", "unexpected pass"
 REFUSALS = (TypeError, ValueError, NotImplementedError)
 
 
@@ -34,7 +39,7 @@ class Row:
     @property
     def bad(self) -> bool:
         """Whether the command's exit status must say so."""
-        return self.status in (FAIL, ERROR)
+        return self.status in (FAIL, ERROR, UNEXPECTED)
 
     @property
     def matches(self) -> tuple[str, ...]:
@@ -42,17 +47,34 @@ class Row:
         return tuple(variant.name for variant in self.verdict.matches) if self.verdict else ()
 
 
-def run(groups: Iterable[Group], adapters: Iterable[Adapter], step: Callable[[], None] = lambda: None) -> list[Row]:
-    """Run every case on every adapter; `step` is called after each."""
+def run(
+    groups: Iterable[Group],
+    adapters: Iterable[Adapter],
+    step: Callable[[], None] = lambda: None,
+    expect: "Expectations | None" = None,
+) -> list[Row]:
+    """Run every case on every adapter, as the user's file expects it; `step` is called after each."""
     rows = []
     adapters = tuple(adapters)
     for group in groups:
         for case in group.cases:
             for adapter in adapters:
                 for dtype in case.dtypes:
-                    rows.append(ask(group, case, adapter, dtype))
+                    rows.append(ask_as_expected(group, case, adapter, dtype, expect))
                     step()
     return rows
+
+
+def ask_as_expected(
+    group: Group, case: Case, adapter: Adapter, dtype: str, expect: "Expectations | None" = None
+) -> Row:
+    """Ask, unless the user's file skips the case; an expected failure is one, an unexpected pass is told."""
+    if expect is None:
+        return ask(group, case, adapter, dtype)
+    reason = expect.skip(case.id, adapter.name, dtype)
+    if reason is not None:
+        return Row(group, case, adapter.name, adapter.version, dtype, SKIPPED, note=reason)
+    return expect.settle(ask(group, case, adapter, dtype))
 
 
 def count(groups: Iterable[Group], adapters: Iterable[Adapter]) -> int:

@@ -1,10 +1,14 @@
 """A user's own attention, `module:function`, or a whole adapter of the user's, `module:object`.
 
 A function is called as `fn(query, key, value)` with fresh NumPy arrays, plus, by keyword, only what the case needs:
-`mask` (boolean, True = may attend) where there is one, `scale` where it is not `1/sqrt(D)`. It returns `out`, or a
-mapping of output names (`out`, `lse`, `weights`, `gradient.query`, ...). It is asked the cases of the op `attention`:
-the article's self-, multi-head, cross- and causal attention from query, key and value. An object with `supports` and
-`compute` is taken as an adapter and asked everything.
+
+- `mask`: booleans, True = may attend, that broadcast to `(..., Hq, Lq, Lk)`; the table of every rule and position;
+- `bias`, a table likewise; `scale` where it is not `1/sqrt(D)`; `softcap`; `sinks (Hq,)`;
+- `layout="BLHD"` where the case's arrays are `(..., L, H, D)`.
+
+It returns `out`, or a mapping of output names (`out`, `lse`, `weights`, `gradient.query`, ...). It is asked the cases
+of the op `attention` whose parameters it takes. An object with `supports` and `compute` is taken as an adapter and
+asked everything.
 """
 
 import importlib
@@ -14,12 +18,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from conformance import rules
 from conformance.adapters.base import Adapter
 from conformance.cases import Case
 from conformance.errors import UsageError
+from conformance.tensors import dtype_named
 
 ONLY_ATTENTION = "a function of query, key and value is asked the `attention` cases only"
-KNOWN_PARAMETERS = ("mask", "scale")
+INVALID = "a function that is not this project's call need not refuse what that refuses"
+DROPOUT = "the case needs `dropout`, which is not passed to functions"
 
 
 class UserFunction:
@@ -36,18 +43,17 @@ class UserFunction:
         """Say yes to attention cases whose parameters the function takes."""
         if case.op != "attention":
             return ONLY_ATTENTION
-        needed = _needed(case)
-        unknown = [name for name in needed if name not in KNOWN_PARAMETERS]
-        if unknown:
-            return f"the case needs `{unknown[0]}`, which is not passed to functions"
-        refused = [name for name in needed if self.accepted is not None and name not in self.accepted]
+        if not case.valid:
+            return INVALID
+        if case.parameters["dropout"] is not None:
+            return DROPOUT
+        refused = [name for name in _needed(case) if self.accepted is not None and name not in self.accepted]
         return f"the function takes no `{refused[0]}`" if refused else ""
 
     def compute(self, case: Case, dtype: str) -> Mapping[str, Any]:
         """Call the function; what is no mapping is `out`."""
         inputs = case.inputs_as(dtype)
-        given = {"mask": inputs.get("mask"), "scale": case.parameters["scale"]}
-        keywords = {name: given[name] for name in _needed(case)}
+        keywords = {name: _given(case, inputs, dtype, name) for name in _needed(case)}
         result = self.function(inputs["query"], inputs["key"], inputs["value"], **keywords)
         return result if isinstance(result, Mapping) else {"out": result}
 
@@ -74,17 +80,25 @@ def make(name: str) -> Adapter:
 
 
 def _needed(case: Case) -> list[str]:
-    """The parameters without which the case is another question."""
+    """The keywords without which the case is another question. Positions act through the tables."""
     parameters = case.parameters
-    plain = {
-        "layout": "BHLD",
-        "query_positions": 0,
-        "key_positions": 0,
-        "scale": case.inputs["query"].shape[-1] ** -0.5,
-    }
-    needed = [name for name, value in parameters.items() if value != plain.get(name)]
-    # Positions act through a rule; the mask that is passed is the rule's table.
-    return [name for name in needed if name not in ("query_positions", "key_positions")]
+    depth = case.inputs["query"].shape[-1]
+    plain = {"layout": "BHLD", "scale": depth**-0.5 if depth else 1.0}
+    names = ("mask", "bias", "scale", "softcap", "sinks", "layout")
+    return [name for name in names if parameters[name] != plain.get(name)]
+
+
+def _given(case: Case, inputs: Mapping[str, Any], dtype: str, name: str) -> Any:
+    """The value of one keyword."""
+    if name == "mask":
+        return rules.mask_table(case)
+    if name == "bias":
+        rule = case.parameters["bias"]
+        if rule["rule"] == "dense":
+            return inputs[rule.get("input", "bias")]
+        table = rules.bias_table(case)
+        return None if table is None else table.astype(dtype_named(dtype))
+    return inputs[case.parameters["sinks"]] if name == "sinks" else case.parameters[name]
 
 
 def _keywords(function: Callable[..., Any]) -> set[str] | None:

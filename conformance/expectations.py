@@ -1,0 +1,151 @@
+"""What a user's file says about cases: skip these, these fail and I know why. Every entry gives a reason.
+
+TOML (or the same as JSON)::
+
+    [[skip]]
+    case = "rope-*"
+    reason = "this engine has no rotary embedding"
+
+    [[expected_failure]]
+    case = "window-*"
+    dtype = "float16"
+    variant = "window=counts_self"
+    reason = "our window counts the query's own key; to change in 2.0"
+
+`case` is an id or a pattern (`*`, `?`); `impl` and `dtype` narrow an entry; `variant` says how the case fails, and
+another failure is then a failure. A case that is expected to fail and passes is reported: the entry is to be removed.
+"""
+
+import json
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from conformance.cases import Group
+from conformance.errors import UsageError
+from conformance.runner import ERROR, EXPECTED, FAIL, PASS, UNEXPECTED, Row
+
+KINDS = ("skip", "expected_failure")
+KEYS = {"skip": {"case", "impl", "dtype", "reason"}, "expected_failure": {"case", "impl", "dtype", "variant", "reason"}}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of the file: which cases, why, and, for a failure, how."""
+
+    case: str
+    reason: str
+    impl: str = "*"
+    dtype: str = "*"
+    variant: str | None = None
+
+    def about(self, case: str, impl: str, dtype: str) -> bool:
+        """Whether the entry speaks of this answer."""
+        asked = ((case, self.case), (impl, self.impl), (dtype, self.dtype))
+        return all(fnmatchcase(name, pattern) for name, pattern in asked)
+
+
+@dataclass(frozen=True)
+class Expectations:
+    """A user's skips and expected failures; none by default."""
+
+    skips: tuple[Entry, ...] = ()
+    failures: tuple[Entry, ...] = ()
+
+    def skip(self, case: str, impl: str, dtype: str) -> str | None:
+        """Return why this case is skipped, or None."""
+        return next((entry.reason for entry in self.skips if entry.about(case, impl, dtype)), None)
+
+    def settle(self, row: Row) -> Row:
+        """Return the row with its status as the file has it: an expected failure, an unexpected pass, or as it was."""
+        about = (row.case.id, row.implementation, row.dtype)
+        entry = next((entry for entry in self.failures if entry.about(*about)), None)
+        if entry is None or row.status not in (PASS, FAIL, ERROR):
+            return row
+        if row.status == PASS:
+            return replace(
+                row, status=UNEXPECTED, note=f"passes; remove it from the expected failures ({entry.reason})"
+            )
+        if entry.variant is not None and entry.variant not in row.matches:
+            return replace(row, note=f"expected to fail as `{entry.variant}`, and fails otherwise")
+        return replace(row, status=EXPECTED, note=entry.reason)
+
+    def unknown(self, groups: Iterable[Group]) -> list[str]:
+        """Return the patterns that match no case of the groups: misspelt, or of cases that are gone."""
+        ids = [case.id for group in groups for case in group.cases]
+        patterns = (entry.case for entry in (*self.skips, *self.failures))
+        return [pattern for pattern in patterns if not any(fnmatchcase(each, pattern) for each in ids)]
+
+
+def read_expectations(path: Path) -> Expectations:
+    """Read a file of expectations.
+
+    Raises:
+        UsageError: it is missing, neither TOML nor JSON, or an entry lacks its case or reason.
+    """
+    document = _document(path)
+    unknown = set(document) - set(KINDS)
+    if unknown:
+        raise UsageError(f"{path}: no table `{min(unknown)}`; known are {' and '.join(KINDS)}")
+    skips, failures = (
+        tuple(_entry(path, kind, number, entry) for number, entry in enumerate(document.get(kind, ()), start=1))
+        for kind in KINDS
+    )
+    return Expectations(skips, failures)
+
+
+def _document(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+        document: dict[str, Any] = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+    except FileNotFoundError:
+        raise UsageError(f"{path}: there is no such file") from None
+    except ValueError as error:
+        kind = "JSON" if path.suffix == ".json" else "TOML"
+        raise UsageError(f"{path}: not {kind}: {error}") from error
+    return document
+
+
+def _entry(path: Path, kind: str, number: int, given: Mapping[str, Any]) -> Entry:
+    for name in ("case", "reason"):
+        if not isinstance(given.get(name), str) or not given[name].strip():
+            raise UsageError(f"{path}: {kind} {number} gives no `{name}`")
+    unknown = set(given) - KEYS[kind]
+    if unknown:
+        raise UsageError(f"{path}: {kind} {number}: no key `{min(unknown)}`; known are {', '.join(sorted(KEYS[kind]))}")
+    return Entry(**given)
+
+
+def selected(
+    groups: Iterable[Group], since: str | None, path: Path | None, whole: bool = True
+) -> tuple[tuple[Group, ...], Expectations | None]:
+    """Return the groups up to a version, and the user's file; where all groups are asked, every entry must match one.
+
+    Raises:
+        UsageError: the file is wrong, or names a case that does not exist.
+    """
+    groups = tuple(groups)
+    expected = None if path is None else read_expectations(path)
+    unknown = expected.unknown(groups) if expected and whole else []
+    if unknown:
+        raise UsageError(f"{path}: no case matches `{unknown[0]}`; `attention-conformance list` prints all")
+    return pinned(groups, since), expected
+
+
+def pinned(groups: Iterable[Group], since: str | None) -> tuple[Group, ...]:
+    """Return the groups with only the cases of version `since` and before, so that newer ones break nobody's build."""
+    if since is None:
+        return tuple(groups)
+    limit = _version(since)
+    kept = (replace(g, cases=tuple(case for case in g.cases if _version(case.since) <= limit)) for g in groups)
+    return tuple(group for group in kept if group.cases)
+
+
+def _version(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split("."))
+    except ValueError:
+        raise UsageError(f"`{text}` is no version such as 0.1.0") from None
