@@ -19,6 +19,7 @@ from .flat import Operands, Spec, Work, flatten, unflatten_heads, work_of
 from .loops import drop_tile, join, score_tile, visible_tile, visit
 from .poison import finite
 from .traced_pairs import TracedPairs, TracedSpan
+from .varying import like
 
 __all__ = ["Cotangents", "backward"]
 
@@ -66,13 +67,13 @@ def backward(
     live = jnp.where(empty | jnp.all(jnp.isfinite(dout), axis=-1), lse, jnp.nan)
     per_query = [_rows(spec, x) for x in (finite(dout), live[..., None], row[..., None])]
     query, key, value = flatten(spec, operands)
-    dbias = zeros_of(operands.bias, spec.dtype)
+    dbias = like(query, zeros_of(operands.bias, spec.dtype))
 
     def one(dbias: Any, item: tuple[jax.Array, ...]) -> tuple[Any, tuple[jax.Array, ...]]:
         index, *arrays, dout, lse, row = item
         q, k, v = (finite(x.astype(spec.dtype)) for x in arrays)
         head = Head(q, dout, lse, row, k, v)
-        start = (jnp.zeros_like(k), jnp.zeros_like(v), dbias)
+        start = like(query, (jnp.zeros_like(k), jnp.zeros_like(v), dbias))
         strips = jnp.arange(work.queries.count)
         (dk, dv, dbias), dq = lax.scan(lambda sums, n: _strip(work, index, n, head, sums), start, strips)
         return dbias, (join(work, dq), dk, dv)

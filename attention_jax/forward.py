@@ -69,13 +69,12 @@ def _start(work: Work, index: jax.Array, queries: TracedSpan, v: jax.Array) -> S
     """The empty state, or with a sink the state that has seen one logit and no value."""
     dtype = work.spec.dtype
     lowest = float(jnp.finfo(dtype).min)  # not -inf: -inf - -inf would be NaN
-    zero = v[:1, :1] * 0  # of v, so that it varies over a mesh as v does
-    values = jnp.zeros((work.rows, v.shape[-1]), dtype) + zero
+    values = jnp.zeros((work.rows, v.shape[-1]), dtype)
     if work.operands.sinks is None:
-        return State(jnp.full((work.rows, 1), lowest, dtype) + zero, jnp.zeros((work.rows, 1), dtype) + zero, values)
+        return State(jnp.full((work.rows, 1), lowest, dtype), jnp.zeros((work.rows, 1), dtype), values)
     pairs = work.tile(index, queries, work.columns(jnp.zeros((), jnp.int32)))
     sink = jnp.broadcast_to(pairs.per_head(work.operands.sinks.astype(dtype)), (*pairs.shape[:-1], 1))
-    largest = jnp.maximum(sink.reshape(work.rows, 1), lowest) + zero
+    largest = jnp.maximum(sink.reshape(work.rows, 1), lowest)
     return State(largest, jnp.exp(sink.reshape(work.rows, 1) - largest), values)
 
 

@@ -16,6 +16,8 @@ from attention_core.problem import Gradients, Problem, Result
 from .backward import Cotangents, backward
 from .flat import Operands, Spec, operands_of, spec_of
 from .forward import forward
+from .modes import forward_over_only, reverse_only
+from .varying import align
 
 __all__ = ["TILED", "tiled_attention"]
 
@@ -23,7 +25,7 @@ __all__ = ["TILED", "tiled_attention"]
 @partial(jax.jit, static_argnums=0)
 def tiled_attention(spec: Spec, operands: Operands) -> tuple[jax.Array, jax.Array]:
     """Return out and lse, differentiable in reverse mode."""
-    return _attention(spec, operands)
+    return _attention(spec, reverse_only(align(operands)))
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -54,7 +56,7 @@ def _mapped(fn: Any) -> Any:
 
     def call(*args: Any) -> Any:
         leaves, tree = jax.tree.flatten(args)
-        return _looped(lambda *leaves: fn(*jax.tree.unflatten(tree, leaves)))(*leaves)
+        return forward_over_only(_looped(lambda *leaves: fn(*jax.tree.unflatten(tree, leaves))))(*leaves)
 
     return call
 

@@ -13,6 +13,7 @@ from attention_core.masks import Visibility
 
 from .flat import Work
 from .traced_pairs import TracedPairs, TracedSpan
+from .varying import like
 
 __all__ = ["drop_tile", "join", "score_tile", "tile_values", "visible_tile", "visit"]
 
@@ -24,6 +25,7 @@ def visit(work: Work, index: jax.Array, n: jax.Array, queries: TracedSpan, step:
         keys = work.columns(tile)
         return step(state, keys, work.tile(index, queries, keys), hide)
 
+    state = like(work.operands.query, state)
     if work.schedule.static:
         order, full, visited = (jnp.asarray(x, n.dtype)[n] for x in work.schedule[:3])
         state = lax.fori_loop(0, full, lambda t, s: at(order[t], s, False), state)
