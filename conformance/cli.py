@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import Progress
 
-from conformance import VECTORS, expectations, printed, report, runner, show
+from conformance import VECTORS, cli_diagnose, expectations, printed, report, runner, show, tell
 from conformance.adapters import NotInstalled, load_all
 from conformance.errors import RecordError, UsageError, VectorError
 from conformance.format import read_groups, write_groups
@@ -38,6 +38,7 @@ Since = Annotated[
 Expect = Annotated[
     Path | None, typer.Option("--expect", help="Skips and expected failures, with reasons: a TOML or JSON file.")
 ]
+Tensor = Annotated[str | None, typer.Option(help="A dumped tensor: PATH or PATH:NAME.")]
 Folder = Annotated[Path, typer.Option("--vectors", help="Another folder of vectors.", show_default=False)]
 
 
@@ -94,6 +95,39 @@ def show_case(
         group, found = show.find(read_groups(vectors), case)
         adapters, _ = load_all(impl or ())
         show.print_case(_console(), group, found, adapters)
+
+
+@app.command("diagnose")
+def diagnose_command(
+    impl: Annotated[str | None, typer.Argument(help="An implementation, as for --impl of `run`.")] = None,
+    case: Annotated[str | None, typer.Argument(help="The id of a case.")] = None,
+    query: Tensor = None,
+    key: Tensor = None,
+    value: Tensor = None,
+    out: Tensor = None,
+    mask: Tensor = None,
+    bias: Tensor = None,
+    scale: Annotated[float | None, typer.Option("--scale", help="The scale that the call was given.")] = None,
+    softcap: Annotated[float | None, typer.Option("--softcap", help="The soft cap that it was given.")] = None,
+    heads: Annotated[str | None, typer.Option("--heads", help="Heads of (..., L, H * D) tensors: 8, or 8,2.")] = None,
+    vectors: Folder = VECTORS,
+) -> None:
+    """Find the first stage of a case that departs, or which convention explains tensors that you dumped.
+
+    `diagnose jax.nn CASE` sets the stages side by side. `diagnose --query q.npy --key k.npy --value v.npy --out o.npy`
+    tries layouts, scales, masks, alignments, head orders, caps and combinations of them; files are .npy, .npz,
+    .safetensors (PATH:NAME picks one tensor) or .pt. Exits with 1 if a stage departs, or nothing explains the output.
+    """
+    paths = {"query": query, "key": key, "value": value, "out": out, "mask": mask, "bias": bias}
+    with _errors():
+        if impl is not None and case is not None:
+            lines, bad = cli_diagnose.of_case(impl, case, vectors)
+        else:
+            diagnosis = cli_diagnose.of_dumps(paths, scale, softcap, heads)
+            lines, bad = [*tell.tell_diagnosis(diagnosis)], not diagnosis.explained
+    for line in lines:
+        _console().print(line, highlight=False)
+    raise typer.Exit(1 if bad else 0)
 
 
 @app.command()
