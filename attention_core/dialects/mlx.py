@@ -53,6 +53,8 @@ def scaled_dot_product_attention(
     if force_fused or stream is not None:
         raise NotImplementedError("`force_fused` and `stream` choose among MLX's own means: leave them out")
     check_axes(_AXES, q=q, k=k, v=v)
+    if scale is None:
+        raise TypeError("`scale` has no default here: D**-0.5 is what others take")
     if isinstance(mask, str) and mask != "causal":
         raise ValueError(f'`mask` must be "causal", an array or None; got {mask!r}')
     seen = {"mask": masks.causal_lower_right()} if isinstance(mask, str) else mask_or_bias("mask", mask)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any
 
+from ... import biases
 from ...arrays import Array, as_array
 from ...attention import dot_product_attention
+from ...biases import Bias
 from ...packed import packed_attention, segment_ids
 from ...pairs import as_index
 from ..shared import check_axes
-from .rules import alibi, alibi_of_rows, cap, dropout_to, window
+from .rules import alibi, alibi_of_rows, cap, checked_slopes, dropout_to, window
 
 __all__ = ["flash_attn_func", "flash_attn_varlen_func"]
 
@@ -59,7 +62,7 @@ def flash_attn_func(
         k,
         v,
         mask=window(causal, window_size),
-        bias=alibi(None if alibi_slopes is None else as_array(xp, alibi_slopes)),
+        bias=alibi(xp, alibi_slopes, q.shape[0], q.shape[2]),
         scale=softmax_scale,
         softcap=cap(softcap),
         dropout=dropout_to(dropout_p, seed, return_attn_probs),
@@ -122,11 +125,6 @@ def flash_attn_varlen_func(
         raise NotImplementedError("`block_table` is for a paged cache, which flash_attn_with_kvcache reads")
     xp = check_axes({3: "(total, H, D)"}, q=q, k=k, v=v)
     ends, ends_q = (_offsets(xp, x) for x in (cu_seqlens_k, cu_seqlens_q))
-    if alibi_slopes is None or alibi_slopes.ndim == 1:
-        bias = alibi(None if alibi_slopes is None else as_array(xp, alibi_slopes))
-    else:
-        sequences = xp.clip(segment_ids(cu_seqlens_k, k.shape[0]), 0, None)
-        bias = alibi_of_rows(xp.take(as_array(xp, alibi_slopes), sequences, axis=0))
     result = packed_attention(
         q,
         k,
@@ -134,7 +132,7 @@ def flash_attn_varlen_func(
         cu_seqlens_q,
         cu_seqlens_k,
         mask=window(causal, window_size),
-        bias=bias,
+        bias=_alibi_of_sequences(xp, alibi_slopes, cu_seqlens_k, q, k),
         scale=softmax_scale,
         softcap=cap(softcap),
         dropout=dropout_to(dropout_p, seed, return_attn_probs),
@@ -147,5 +145,13 @@ def flash_attn_varlen_func(
     return tuple(result) if return_attn_probs else result.out
 
 
-def _offsets(xp: Any, offsets: Array) -> Array:
+def _alibi_of_sequences(xp: ModuleType, slopes: Any, offsets: Array, q: Array, k: Array) -> Bias | None:
+    slopes = checked_slopes(xp, slopes, offsets.shape[0] - 1, q.shape[1])
+    if slopes is None or slopes.ndim == 1:
+        return None if slopes is None else biases.alibi(slopes)
+    sequences = xp.clip(segment_ids(offsets, k.shape[0]), 0, None)
+    return alibi_of_rows(xp.take(slopes, sequences, axis=0))
+
+
+def _offsets(xp: ModuleType, offsets: Array) -> Array:
     return as_index(xp, as_array(xp, offsets))

@@ -10,6 +10,7 @@ from ...arrays import Array, as_array, device_of
 from ...attention import dot_product_attention
 from ...masks import Mask
 from ...pairs import as_index
+from ...values import integer_or_array
 from ..shared import all_of, check_axes
 from .rotary import rotated
 from .rules import alibi, cap, window
@@ -90,9 +91,11 @@ def flash_attn_with_kvcache(
     array([[1.]])
     """
     xp = check_axes(_AXES, q=q, k_cache=k_cache, v_cache=v_cache)
-    lengths, batch_idx, leftpad, table = (
-        _integers(xp, x) for x in (cache_seqlens, cache_batch_idx, cache_leftpad, block_table)
+    lengths = _integers(xp, "cache_seqlens", cache_seqlens)
+    batch_idx, leftpad = (
+        _integers(xp, name, x) for name, x in (("cache_batch_idx", cache_batch_idx), ("cache_leftpad", cache_leftpad))
     )
+    table = _integers(xp, "block_table", block_table)
     _check(k, v, rotary_cos, rotary_sin, lengths, batch_idx, table)
     pages = batch_idx[:, None] if batch_idx is not None else table
     moving = causal or tuple(window_size) != (-1, -1)
@@ -110,7 +113,7 @@ def flash_attn_with_kvcache(
         keys,
         values,
         mask=all_of(window(causal, window_size), *_valid(lengths, leftpad)),
-        bias=alibi(None if alibi_slopes is None else as_array(xp, alibi_slopes)),
+        bias=alibi(xp, alibi_slopes, q.shape[0], q.shape[2]),
         scale=softmax_scale,
         softcap=cap(softcap),
         query_positions=_positions(xp, q, keys.shape[1] if lengths is None else lengths),
@@ -122,7 +125,8 @@ def flash_attn_with_kvcache(
     return (out, lse) if return_softmax_lse else out
 
 
-def _integers(xp: ModuleType, x: Any) -> Any:
+def _integers(xp: ModuleType, name: str, x: Any) -> Any:
+    x = None if x is None else integer_or_array(name, x)
     return x if x is None or isinstance(x, int) else as_index(xp, as_array(xp, x))
 
 
@@ -150,7 +154,7 @@ def _positions(xp: ModuleType, q: Array, total: int | Array) -> int | Array:
     """Return the queries' positions where the last one stands at the last key."""
     if isinstance(total, int):
         return total - q.shape[1]
-    return (total - q.shape[1])[:, None] + xp.arange(q.shape[1], device=device_of(xp, q))
+    return xp.reshape(total - q.shape[1], (-1, 1)) + xp.arange(q.shape[1], device=device_of(xp, q))
 
 
 def _read(xp: ModuleType, cache: Array, pages: Array) -> Array:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any
 
 from ... import biases, masks
-from ...arrays import Array, array_namespace
+from ...arrays import Array, array_namespace, as_array
 from ...biases import Bias
 from ...masks import Mask
 from ..shared import dropout_of, unbounded
 
-__all__ = ["alibi", "alibi_of_rows", "cap", "dropout_to", "window"]
+__all__ = ["alibi", "alibi_of_rows", "cap", "checked_slopes", "dropout_to", "window"]
 
 
 def window(causal: bool, window_size: tuple[int, int]) -> Mask | None:
@@ -33,11 +34,24 @@ def dropout_to(rate: float, seed: Any, probs: bool) -> Any:
     return dropout_of(rate, seed)
 
 
-def alibi(slopes: Array | None) -> Bias | None:
+def alibi(xp: ModuleType, slopes: Any, items: int, heads: int) -> Bias | None:
     """Return ``-slope * |i + Lk - Lq - j|`` for slopes ``(Hq,)`` or ``(B, Hq)``."""
+    slopes = checked_slopes(xp, slopes, items, heads)
     if slopes is None:
         return None
     return biases.alibi(slopes) if slopes.ndim == 1 else biases.rule(_alibi_of_items, slopes)
+
+
+def checked_slopes(xp: ModuleType, slopes: Any, items: int, heads: int) -> Any:
+    """Return ``alibi_slopes`` in ``xp``, of one of the two shapes that they may have, or ``None``."""
+    if slopes is None:
+        return None
+    slopes = as_array(xp, slopes)
+    if tuple(slopes.shape) not in ((heads,), (items, heads)):
+        raise ValueError(
+            f"`alibi_slopes` has shape {tuple(slopes.shape)}; it must be (Hq,) = ({heads},) or ({items}, {heads})"
+        )
+    return slopes
 
 
 def alibi_of_rows(slopes: Array) -> Bias:
