@@ -95,25 +95,31 @@ def _rule(name: str, means: str, visible: Callable[[Any, Any], Any], alone: bool
 
 
 def _masks(sizes: Sizes) -> Iterator[Departure]:
+    """Every rule on indices, the plain ones first: of rules that hide the same keys, the first is told."""
     shift = sizes.keys - sizes.queries
     corners = {"": 0} if shift == 0 else {",upper_left": 0, ",lower_right": shift}
     for corner, by in corners.items():
-        where = "" if not corner else ", the last query at the last key" if by else ", the first query at the first key"
+        where = _where(corner)
         yield _rule(f"mask=causal{corner}", f"a key is visible up to the query's own{where}", _up_to(by))
+    for corner, by in corners.items():
+        where = _where(corner)
         yield _rule(f"mask=causal{corner},without_self", f"only keys before the query's own{where}", _up_to(by - 1))
         yield _rule(f"mask=causal{corner},one_too_many", f"one key beyond the query's own{where}", _up_to(by + 1))
         yield _rule(f"mask=anti_causal{corner}", f"the query's own key and later ones{where}", _from(by))
-        for size in WINDOWS:
-            if size < sizes.keys:
-                yield from _windows(size, by, corner)
-        for size in CHUNKS:
-            if size < sizes.keys:
-                yield _rule(
-                    f"mask=chunked({size}){corner}", f"keys of the query's chunk of {size}{where}", _chunk(size, by)
-                )
     for count in range(1, min(sizes.keys, SHORT)):
         yield _rule(f"mask=first_{count}_keys", f"only the first {count} keys", _first(count), alone=True)
         yield _rule(f"mask=not_first_{count}_keys", f"all but the first {count} keys", _not_first(count), alone=True)
+    for corner, by in corners.items():
+        for size in (size for size in WINDOWS if size < sizes.keys):
+            yield from _windows(size, by, corner)
+        for size in (size for size in CHUNKS if size < sizes.keys):
+            means = f"causal, keys of the query's chunk of {size}{_where(corner)}"
+            yield _rule(f"mask=chunked({size}){corner}", means, _chunk(size, by))
+
+
+def _where(corner: str) -> str:
+    words = {",upper_left": ", the first query at the first key", ",lower_right": ", the last query at the last key"}
+    return words.get(corner, "")
 
 
 def _first(count: int) -> Callable[[Any, Any], Any]:
