@@ -10,11 +10,14 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import NamedTuple
 
-from .arrays import Array, array_namespace, cast, known_finite, scalar_like
+from .arrays import Array, array_namespace, cast, is_traced, known_finite, scalar_like
 from .checks import check_layout
 from .layout import from_heads_first, heads_first
 
-__all__ = ["Online", "Softmax", "masked_softmax", "merge", "online_step", "weights_from_lse"]
+__all__ = ["Online", "Softmax", "is_rounded", "masked_softmax", "merge", "online_step", "weights_from_lse"]
+
+
+_ROUNDED = 2.0**-10  # the error of a weight, relative to it, that the rounding of its row's lse may cause
 
 
 class Softmax(NamedTuple):
@@ -66,6 +69,11 @@ class Online(NamedTuple):
         """Divide sums over the keys met by the sum of their exponentials, and by 1 where that is 0."""
         return x / self.xp.where(self.total == 0, 1.0, self.total)
 
+    def weights(self, scores: Array) -> Array:
+        """Return the softmax's weights of scores that have been met; a masked pair has 0, whatever its row holds."""
+        weights = self.normalise(self.xp.exp(scores - self.shift))
+        return self.xp.where(scores == -self.xp.inf, scalar_like(self.xp, 0.0, weights), weights)
+
 
 def online_step(state: Online, scores: Array) -> tuple[Array, Array, Online]:
     """Meet more keys: return their exponentials, the factor for earlier sums, and the state (Milakov, Gimelshein 2018).
@@ -76,6 +84,13 @@ def online_step(state: Online, scores: Array) -> tuple[Array, Array, Online]:
     exponentials, shift, total = _exponentials(xp, scores, state.shift)
     factor = xp.exp(state.shift - shift)
     return exponentials, factor, Online(xp, shift, state.total * factor + total)
+
+
+def is_rounded(xp: ModuleType, lse: Array) -> bool:
+    """Say whether some lse, too large for its dtype's digits, may not give the weights back; traced ones may not."""
+    finite = xp.where(xp.isfinite(lse), lse, scalar_like(xp, 0.0, lse))
+    rounded = xp.any(abs(finite) * float(xp.finfo(lse.dtype).eps) >= _ROUNDED)
+    return True if is_traced(rounded) else bool(rounded)
 
 
 def weights_from_lse(xp: ModuleType, scores: Array, lse: Array) -> Array:

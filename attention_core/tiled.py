@@ -19,7 +19,7 @@ from .gradient import finish_gradients, pair_gradients, row_terms
 from .masks import Visibility
 from .pairs import Span
 from .problem import Gradients, Problem, Result
-from .softmax import Online, online_step, weights_from_lse
+from .softmax import Online, is_rounded, online_step, weights_from_lse
 
 __all__ = ["cannot_be_tiled", "should_be_tiled", "tiled_attention", "tiled_vjp"]
 
@@ -101,11 +101,21 @@ def _gradients_of_rows(
     """Yield what each tile of these queries adds, with the number of its keys."""
     xp, p = problem.xp, problem
     lse, row, dout = lse[..., slice(*queries)], row[..., slice(*queries)], dout[..., slice(*queries), :]
+    met = _meet(p, queries, keys) if is_rounded(xp, lse) else None
     for j, tile in _tiles(p, queries, keys):
         visible = visible_pairs(tile)
-        weights = weights_from_lse(xp, scores(tile, "masked", visible), lse)
+        masked = scores(tile, "masked", visible)
+        weights = weights_from_lse(xp, masked, lse) if met is None else met.weights(masked)
         dp = drop(tile, pair_products(tile, dout, cast(xp, tile.value, p.dtype), visible))
         yield j, pair_gradients(tile, visible, weights, dp, row, dout)
+
+
+def _meet(problem: Problem, queries: Span, keys: list[Span]) -> Online:
+    """Return the softmax of a tile's queries: a product more, where their lse is rounded to what loses the sum."""
+    state = Online.start(problem.xp, _first_scores(problem, queries))
+    for _, tile in _tiles(problem, queries, keys):
+        _, _, state = online_step(state, scores(tile, "masked", visible_pairs(tile)))
+    return state
 
 
 def _bias(problem: Problem, total: Accumulator | None, queries: list[Span], keys: list[Span]) -> object:

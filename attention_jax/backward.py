@@ -16,12 +16,15 @@ from attention_core.arrays import matmul, sum_to_shape
 
 from .bias_gradient import add_tile, like_bias, zeros_of
 from .flat import Operands, Spec, Work, flatten, unflatten_heads, work_of
+from .forward import meet
 from .loops import drop_tile, join, score_tile, visible_tile, visit
 from .poison import finite
 from .traced_pairs import TracedPairs, TracedSpan
 from .varying import like
 
 __all__ = ["Cotangents", "backward"]
+
+_ROUNDED = 2.0**-10  # the error of a weight, relative to it, that the rounding of its row's lse may cause
 
 
 class Cotangents(NamedTuple):
@@ -106,11 +109,12 @@ def _strip(work: Work, index: jax.Array, n: jax.Array, head: Head, sums: Any) ->
     q = q * work.spec.scale
     empty = lse == -jnp.inf
     lse = jnp.where(empty, jnp.inf, lse)
+    shift, log_total = _denominator(work, index, n, queries, q, lse, head)
 
     def step(sums: Sums, keys: TracedSpan, pairs: TracedPairs, hide: bool) -> Sums:
         k, v = (lax.dynamic_slice_in_dim(x, keys.start, keys.size, 0) for x in (head.k, head.v))
         s, tanh = score_tile(work, q, k, pairs)
-        p = jnp.exp(s - lse)
+        p = jnp.exp(s - shift - log_total)
         if hide:
             p = jnp.where(visible_tile(work, pairs, hide), p, 0)
         ds = p * (drop_tile(work, matmul(jnp, dout, v.T), pairs) + row)
@@ -127,6 +131,25 @@ def _strip(work: Work, index: jax.Array, n: jax.Array, head: Head, sums: Any) ->
     done = visit(work, index, n, queries, step, Sums(jnp.zeros_like(q), dk, dv, dbias))
     dq = (done.dq * work.spec.scale).reshape(work.spec.sizes.group, queries.size, -1)
     return (done.dk, done.dv, done.dbias), dq
+
+
+def _denominator(
+    work: Work, index: jax.Array, n: jax.Array, queries: TracedSpan, q: jax.Array, lse: jax.Array, head: Head
+) -> tuple[jax.Array, jax.Array]:
+    """Return two parts of lse: itself and 0, or, where it is too large for its digits, what it was rounded from."""
+
+    def again() -> tuple[jax.Array, jax.Array]:
+        state = meet(work, index, n, queries, q, head.k, head.v[:, :0])
+        return state.largest, jnp.log(jnp.where(state.total == 0, 1, state.total))
+
+    def stored() -> tuple[jax.Array, jax.Array]:
+        parts: tuple[jax.Array, jax.Array] = like(work.operands.query, (lse, jnp.zeros_like(lse)))
+        return parts
+
+    used = jnp.isfinite(lse)
+    rounded = jnp.any(used & (abs(lse) * float(jnp.finfo(lse.dtype).eps) >= _ROUNDED))
+    shift, log_total = lax.cond(rounded, again, stored)
+    return jnp.where(used, shift, lse), jnp.where(used, log_total, 0)
 
 
 def _add_at(x: jax.Array, span: TracedSpan, tile: jax.Array) -> jax.Array:

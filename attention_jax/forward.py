@@ -18,7 +18,7 @@ from .loops import drop_tile, join, score_tile, visible_tile, visit
 from .poison import finite, put_back
 from .traced_pairs import TracedPairs, TracedSpan
 
-__all__ = ["forward"]
+__all__ = ["forward", "meet"]
 
 
 class State(NamedTuple):
@@ -50,6 +50,17 @@ def _strip(
 ) -> tuple[jax.Array, ...]:
     queries = work.strip(n)
     rows = lax.dynamic_slice_in_dim(q, queries.start, queries.size, 1).reshape(work.rows, -1) * work.spec.scale
+    state = meet(work, index, n, queries, rows, k, v)
+    total = jnp.where(state.total == 0, 1, state.total)
+    lse = jnp.where(state.total == 0, -jnp.inf, state.largest + jnp.log(total))
+    shape = (work.spec.sizes.group, queries.size)
+    return (state.values / total).reshape(*shape, -1), lse.reshape(shape)
+
+
+def meet(
+    work: Work, index: jax.Array, n: jax.Array, queries: TracedSpan, rows: jax.Array, k: jax.Array, v: jax.Array
+) -> State:
+    """Bring all keys that the scaled ``rows`` of strip ``n`` see into a state."""
 
     def step(state: State, keys: TracedSpan, pairs: TracedPairs, hide: bool) -> State:
         k_tile, v_tile = (lax.dynamic_slice_in_dim(x, keys.start, keys.size, 0) for x in (k, v))
@@ -58,11 +69,8 @@ def _strip(
             s = jnp.where(visible_tile(work, pairs, hide), s, -jnp.inf)
         return _attend(work, state, s, v_tile, pairs)
 
-    state = visit(work, index, n, queries, step, _start(work, index, queries, v))
-    total = jnp.where(state.total == 0, 1, state.total)
-    lse = jnp.where(state.total == 0, -jnp.inf, state.largest + jnp.log(total))
-    shape = (work.spec.sizes.group, queries.size)
-    return (state.values / total).reshape(*shape, -1), lse.reshape(shape)
+    state: State = visit(work, index, n, queries, step, _start(work, index, queries, v))
+    return state
 
 
 def _start(work: Work, index: jax.Array, queries: TracedSpan, v: jax.Array) -> State:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["TileGradient"]
 
+_ROUNDED = 2.0**-10  # the error of a weight, relative to it, that the rounding of its row's lse may cause
+
 
 @dataclass(eq=False, slots=True)
 class TileGradient:
@@ -88,14 +90,14 @@ class TileGradient:
         )
 
     def is_finite(self) -> bool:
-        """Say whether this tile's rows, and the keys and values that they look at, are all finite."""
+        """Say whether this tile's rows, their keys and values are all finite, and lse fine enough to give weights."""
         span = self.place.tile.span
         norms = self.head.largest_key(span) + self.head.largest_value(span)
         sums = (float(self.queries.sum()), float(self.douts.sum()), norms)
         largest = float(np.abs(self.logs).max(initial=0))
         sound = all(map(math.isfinite, sums)) and not self.work.call.odd_sinks
         self.bound = self._bound() if sound else math.inf
-        return sound and largest < HUGE and self.bound < HUGE
+        return sound and largest * np.finfo(self.logs.dtype).eps < _ROUNDED and self.bound < HUGE
 
     def is_negligible(self, segment: Segment) -> bool:
         """Say whether a bias by distance leaves no weight here that passes anything on."""
