@@ -171,7 +171,7 @@ def _check_parts(outs: Sequence[Array], lses: Sequence[Array], layout: str) -> N
 
 
 def _of_one_dtype(xp: ModuleType, arrays: Sequence[Array]) -> list[Array]:
-    dtype = xp.result_type(*(x.dtype for x in arrays))
+    dtype = compute_dtype(xp, *(x.dtype for x in arrays))
     return [cast(xp, x, dtype) for x in arrays]
 
 

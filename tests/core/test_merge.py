@@ -88,6 +88,16 @@ def test_dtypes(dtype: str) -> None:
     np.testing.assert_allclose(out, dot_product_attention(q, k, v), rtol=8 * np.finfo(dtype).eps, atol=1e-3)
 
 
+def test_lses_of_16_bits_are_computed_in_float32() -> None:
+    brain = pytest.importorskip("ml_dtypes", reason="bfloat16 in NumPy needs `pip install ml_dtypes`").bfloat16
+    outs, lses = [np.full((3, 2), n, dtype=brain) for n in (1, 3)], [np.zeros(3, dtype=brain)] * 2
+    out, lse = merge(outs, lses)
+    assert out.dtype == brain
+    assert lse.dtype == np.float32
+    np.testing.assert_array_equal(out.astype(np.float32), 2.0)
+    np.testing.assert_allclose(lse, np.log(2.0), rtol=1e-6)
+
+
 def test_parts_of_two_dtypes_promote() -> None:
     halves = [np.ones((3, 2), dtype=dtype) for dtype in ("float16", "float32")]
     out, lse = merge(halves, [np.zeros(3, dtype=dtype) for dtype in ("float32", "float64")])
