@@ -59,13 +59,15 @@ class AttentionJax:
 
     def _function(self, case: Case) -> Callable[..., dict[str, Any]]:
         """From inputs and cotangents to all outputs, gradients included."""
-        forward, differentiable = ours.forward(self.library, case), ours.differentiable(self.library, case)
+        convert = self.jax.numpy.asarray
+        forward = ours.forward(self.library, case, convert)
+        differentiable = ours.differentiable(self.library, case, convert)
         wanted = case.gradients()
 
         def compute(inputs: Arrays, cotangents: Arrays, tangents: Arrays) -> dict[str, Any]:
             outputs = forward(inputs)
             if tangents:
-                outputs |= ours.tangents(self.library, case, inputs, tangents)
+                outputs |= ours.tangents(self.library, case, inputs, tangents, convert)
             if not wanted:
                 return outputs
 

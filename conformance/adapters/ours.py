@@ -12,7 +12,7 @@ from conformance.cases import Case
 Arrays = Mapping[str, Any]
 Convert = Callable[[np.ndarray], Any]
 LAYERS = ("SelfAttention", "MultiHeadAttentionWrapper", "CrossAttention", "CausalSelfAttention")
-OPS = ("embedding", "projections", "attention_scores", "attention", *LAYERS)
+OPS = ("embedding", "projections", "attention_scores", "attention", "merge", *LAYERS)
 GATES = {"and": "__and__", "or": "__or__"}
 STAGES = ("scaled", "capped", "biased", "masked")
 
@@ -29,14 +29,18 @@ def forward(library: ModuleType, case: Case, asarray: Convert = np.asarray) -> C
     ops = {"embedding": _embedding, "projections": _projections}
     if case.op in ops:
         return ops[case.op]
+    if case.op == "merge":
+        return lambda inputs: _merge(library, case, inputs)
     asked = _scores if case.op == "attention_scores" else _attention
     return lambda inputs: asked(library, case, inputs, asarray)
 
 
-def differentiable(library: ModuleType, case: Case) -> Callable[[Arrays], dict[str, Any]]:
+def differentiable(
+    library: ModuleType, case: Case, asarray: Convert = np.asarray
+) -> Callable[[Arrays], dict[str, Any]]:
     """Return the function from the case's inputs to the outputs that have cotangents, and nothing else."""
     if case.op not in LAYERS:
-        return lambda inputs: _attention_call(library, inputs, call(case, inputs), return_lse=True)
+        return lambda inputs: _attention_call(library, inputs, call(case, inputs, asarray), return_lse=True)
 
     def out(inputs: Arrays) -> dict[str, Any]:
         layer, called_with = make_layer(library, case, inputs)
@@ -52,15 +56,16 @@ def call(case: Case, inputs: Arrays, asarray: Convert = np.asarray) -> dict[str,
     """
     parameters = case.parameters
     positions = ("query_positions", "key_positions")
-    given = {"mask": _mask(parameters["mask"], inputs, asarray), "bias": _bias(parameters["bias"], inputs)}
-    given |= {name: parameters[name] for name in ("scale", "softcap", "layout")}
+    given = {"mask": _mask(parameters["mask"], inputs, asarray), "bias": _bias(parameters["bias"], inputs, asarray)}
+    given |= {"scale": _scale(parameters["scale"], inputs["query"].shape[-1])}
+    given |= {name: parameters[name] for name in ("softcap", "layout")}
     given |= {name: _integers(parameters[name], inputs, asarray) for name in positions}
     if case.op == "attention":
         name, dropped = parameters["sinks"], parameters["dropout"]
         given |= {"sinks": None if name is None else inputs[name], "dropout": _dropout(dropped, inputs)}
     if rules.sets_positions(parameters["mask"]):
         # The rule sets the positions of the call, which then gives none.
-        given = {name: value for name, value in given.items() if name not in positions}
+        given = {name: value for name, value in given.items() if name not in positions or parameters[name] != 0}
     return given
 
 
@@ -120,7 +125,7 @@ def _mask(rule: Any, inputs: Arrays, asarray: Convert) -> Any:
     return getattr(masks, name)(**made)
 
 
-def _bias(rule: Any, inputs: Arrays) -> Any:
+def _bias(rule: Any, inputs: Arrays, asarray: Convert) -> Any:
     """The rule as a value of `biases`."""
     from attention_core import Bias, biases
 
@@ -128,13 +133,16 @@ def _bias(rule: Any, inputs: Arrays) -> Any:
         return None
     name = rule["rule"]
     if name == "sum":
-        parts = (_bias(part, inputs) for part in rule["of"])
+        parts = (_bias(part, inputs, asarray) for part in rule["of"])
         first, *others = (biases.dense(part) if not isinstance(part, Bias) else part for part in parts)
         return sum(others, start=first)
     if name == "dense":
         return inputs[rule.get("input", "bias")]
     if name == "alibi":
-        return biases.alibi(inputs[rule["slopes"]] if isinstance(rule["slopes"], str) else rule["slopes"])
+        slopes = rule["slopes"]
+        if isinstance(slopes, list):
+            return biases.alibi(asarray(np.asarray(slopes, np.float64)))
+        return biases.alibi(inputs[slopes] if isinstance(slopes, str) else slopes)
     arguments = {key: value for key, value in rule.items() if key not in ("rule", "table")}
     return biases.relative(inputs[rule["table"]], **arguments)
 
@@ -163,6 +171,17 @@ def _dropout(given: Any, inputs: Arrays) -> Any:
     return None if given is None else dropout(given["rate"], keep=inputs[given["keep"]])
 
 
+def _scale(scale: Any, depth: int) -> Any:
+    """None where it is the default, which is then what the case asks."""
+    return None if scale == (depth**-0.5 if depth else 1.0) else scale
+
+
+def _merge(library: ModuleType, case: Case, inputs: Arrays) -> dict[str, Any]:
+    parts = range(len(inputs) // 2)
+    outs, lses = [inputs[f"outs.{n}"] for n in parts], [inputs[f"lses.{n}"] for n in parts]
+    return dict(zip(("out", "lse"), library.merge(outs, lses, layout=case.parameters["layout"]), strict=True))
+
+
 def _integers(value: Any, inputs: Arrays, asarray: Convert) -> Any:
     if isinstance(value, int):
         return value
@@ -184,7 +203,9 @@ def _scores(library: ModuleType, case: Case, inputs: Arrays, asarray: Convert) -
 
 def _attention(library: ModuleType, case: Case, inputs: Arrays, asarray: Convert) -> dict[str, Any]:
     arguments = call(case, inputs, asarray)
-    found = _attention_call(library, inputs, arguments, return_lse=True, return_weights=True)
+    # What is not asked for is not returned: weights would choose another kernel.
+    asked = {f"return_{name}": name in case.expected for name in ("lse", "weights")}
+    found = _attention_call(library, inputs, arguments, **asked)
     for stage in STAGES:
         if f"stage.{stage}" in case.expected:
             arguments = {name: value for name, value in arguments.items() if name not in ("sinks", "dropout")}
@@ -196,6 +217,8 @@ def _attention(library: ModuleType, case: Case, inputs: Arrays, asarray: Convert
 def _attention_call(library: ModuleType, inputs: Arrays, arguments: Any, **returned: bool) -> dict[str, Any]:
     query, key, value = inputs["query"], inputs["key"], inputs["value"]
     result = library.dot_product_attention(query, key, value, **arguments, **returned)
+    if not any(returned.values()):
+        return {"out": result}
     return {name: array for name, array in result._asdict().items() if array is not None}
 
 
