@@ -47,7 +47,7 @@ def _namespace_of(name: str, x: Any) -> ModuleType:
     if cls.__name__ != "ndarray" and not _REFUSED_CLASSES.isdisjoint(base.__name__ for base in cls.__mro__):
         raise TypeError(f"`{name}` must be a plain array; got a {cls.__module__}.{cls.__qualname__}")
     own: Any = getattr(x, "__array_namespace__", None)
-    if own is not None:
+    if own is not None and not isinstance(x, type):
         namespace: ModuleType = own()
         return namespace
     if isinstance(x, (bool, int, float, complex, str, list, tuple, dict, type(None))):
@@ -62,7 +62,7 @@ def _namespace_of(name: str, x: Any) -> ModuleType:
 
 def describe(x: Any) -> str:
     """Say what came, for an error message, in the same words for every library."""
-    if hasattr(x, "dtype") and hasattr(x, "shape"):
+    if hasattr(x, "dtype") and hasattr(x, "shape") and not isinstance(x, type):
         return f"an array of {dtype_name(x.dtype)}"
     name = type(x).__qualname__
     return "None" if x is None else f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
@@ -135,7 +135,12 @@ def is_real_floating(xp: ModuleType, dtype: Any) -> bool:
     """Say whether ``dtype`` is a real floating-point one; bfloat16 counts, which NumPy's ``isdtype`` does not know."""
     if dtype == xp.float32 or dtype == xp.float64:
         return True
-    return "bfloat16" in str(dtype) or bool(xp.isdtype(dtype, "real floating"))
+    if "bfloat16" in str(dtype):
+        return True
+    try:
+        return bool(xp.isdtype(dtype, "real floating")) and not dtype_name(dtype).startswith(("float4", "float8"))
+    except TypeError:  # NumPy's refuses the dtypes of other packages, and structured ones
+        return False
 
 
 def common_dtype(xp: ModuleType, *dtypes: Any) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, TypedDict, Unpack
 
 from . import biases
-from .arrays import Array
+from .arrays import Array, array_namespace, describe, is_real_floating, library_name
 from .biases import Bias
 from .biases.given import Dense
 from .dense import STAGES, Stage, visible_pairs
@@ -139,7 +139,8 @@ def attention_scores(query: Array, key: Array, *, stage: Stage = "masked", **cal
     array([[  2., -inf],
            [  0.,   2.]])
     """
-    if stage not in STAGES:
+    named: Any = stage
+    if not isinstance(named, str) or named not in STAGES:
         raise ValueError(f"`stage` must be one of {', '.join(STAGES)}; got {stage!r}")
     problem = make_problem(query, key, key, **call)
     scores = _scores(problem, stage, visible_pairs(problem) if stage == "masked" else None)
@@ -190,9 +191,9 @@ def vjp(
     restored = problem.restore(result)
 
     def pullback(out_cotangent: Array, lse_cotangent: Array | None = None) -> Gradients:
-        _check_like("out_cotangent", out_cotangent, restored.out)
+        _check_like(problem, "out_cotangent", out_cotangent, restored.out)
         if lse_cotangent is not None:
-            _check_like("lse_cotangent", lse_cotangent, restored.lse)
+            _check_like(problem, "lse_cotangent", lse_cotangent, restored.lse)
         dout = heads_first(problem.xp, out_cotangent, problem.layout)
         dlse = lse_cotangent[None, :] if lse_cotangent is not None and problem.plain else lse_cotangent
         return _restore_gradients(problem, call.get("bias"), kernel.backward(problem, result, dout, dlse))
@@ -221,10 +222,15 @@ def jvp(query: Array, key: Array, value: Array, tangents: Tangents, **call: Unpa
     return problem.restore(result), problem.restore(moved)
 
 
-def _check_like(name: str, given: Array, like: Array) -> None:
+def _check_like(problem: Problem, name: str, given: Any, like: Array) -> None:
+    """A cotangent or tangent has the shape of what it belongs to, and is real, in whatever precision."""
     if not hasattr(given, "shape") or tuple(given.shape) != tuple(like.shape):
         shape = tuple(given.shape) if hasattr(given, "shape") else type(given).__qualname__
         raise ValueError(f"`{name}` has shape {shape}; it must be {tuple(like.shape)}")
+    if library_name(problem.xp) != "jax":
+        array_namespace(("query", problem.query), (name, given))
+    if not is_real_floating(problem.xp, given.dtype):
+        raise TypeError(f"`{name}` must be real floating-point; got {describe(given)}")
 
 
 def _restore_gradients(problem: Problem, bias: Any, gradients: Gradients) -> Gradients:
@@ -238,6 +244,8 @@ def _restore_gradients(problem: Problem, bias: Any, gradients: Gradients) -> Gra
 
 
 def _settle_tangents(problem: Problem, tangents: Tangents) -> Tangents:
+    if not isinstance(tangents, Gradients):
+        raise TypeError(f"`tangents` must be Gradients(query, key, value, bias, sinks); got {describe(tangents)}")
     arguments = {"query": problem.query, "key": problem.key, "value": problem.value, "sinks": problem.sinks}
     settled = {}
     for name in ("bias", "sinks"):
@@ -245,12 +253,20 @@ def _settle_tangents(problem: Problem, tangents: Tangents) -> Tangents:
             raise ValueError(f"`tangents.{name}` was given, but the call has no `{name}`")
     for name, argument in arguments.items():
         tangent = getattr(tangents, name)
-        if tangent is not None and name != "sinks":
+        if hasattr(tangent, "ndim") and name != "sinks":
             tangent = heads_first(problem.xp, tangent, problem.layout)
         if tangent is not None:
-            _check_like(f"tangents.{name}", tangent, argument)
+            _check_like(problem, f"tangents.{name}", tangent, argument)
         settled[name] = tangent
-    bias = tangents.bias
-    if bias is not None and not isinstance(bias, Bias):
-        bias = biases.dense(bias)
+    bias = None if tangents.bias is None else _bias_tangent(problem, tangents.bias)
     return Gradients(settled["query"], settled["key"], settled["value"], bias, settled["sinks"])
+
+
+def _bias_tangent(problem: Problem, tangent: Any) -> Bias:
+    """Return a bias whose arrays are the tangents of those of the call's bias."""
+    bias = tangent if isinstance(tangent, Bias) else biases.dense(tangent)
+    if type(bias) is not type(problem.bias):
+        raise TypeError(f"`tangents.bias` must be of the kind of the call's `bias`, {problem.bias!r}; got {bias!r}")
+    if isinstance(bias, Dense) and isinstance(problem.bias, Dense):
+        _check_like(problem, "tangents.bias", bias.array, problem.bias.array)
+    return bias

@@ -11,6 +11,7 @@ from .arrays import Array, broadcast_shapes, describe, dtype_name, is_real_float
 from .sizes import Sizes
 
 __all__ = [
+    "as_float",
     "check_dtypes",
     "check_layout",
     "check_positions",
@@ -26,7 +27,7 @@ _FARTHEST = 2**30
 
 def check_layout(layout: Any) -> None:
     """``layout`` is one of two words; it is never guessed from sizes."""
-    if layout not in ("BHLD", "BLHD"):
+    if not isinstance(layout, str) or layout not in ("BHLD", "BLHD"):
         raise ValueError(f'`layout` must be "BHLD" or "BLHD"; got {layout!r}')
 
 
@@ -110,9 +111,18 @@ def check_softcap(softcap: Any) -> float | None:
 def _finite(name: str, value: Any, hint: str) -> float:
     if not isinstance(value, Real) or isinstance(value, bool):
         raise TypeError(f"`{name}` must be a Python number; got {describe(value)} ({hint})")
-    if not math.isfinite(value):
-        raise ValueError(f"`{name}` must be finite; got {value}")
-    return float(value)
+    number = as_float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"`{name}` must be finite; got {number}")
+    return number
+
+
+def as_float(value: Any) -> float:
+    """Return a real number as a Python float; a larger one than any float is an infinity."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 def check_sinks(xp: ModuleType, sinks: Array, sizes: Sizes) -> None:

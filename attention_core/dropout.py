@@ -11,7 +11,7 @@ from numbers import Real
 from typing import Any, TypeAlias
 
 from .arrays import Array, as_array, describe, dtype_name
-from .checks import fits
+from .checks import as_float, fits
 from .pairs import Pairs
 from .sizes import Sizes
 from .threefry import lanes, threefry2x32, word_of, words_of_seed
@@ -160,7 +160,7 @@ def dropout(
 def _checked_rate(rate: Any) -> float:
     if not isinstance(rate, Real) or isinstance(rate, bool):
         raise TypeError(f"`rate` must be a Python number; got {describe(rate)}")
-    rate = float(rate)
+    rate = as_float(rate)
     if not 0 <= rate < 1:
         raise ValueError(f"`rate` must be at least 0 and below 1; got {rate}")
     return rate

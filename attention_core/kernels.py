@@ -90,7 +90,7 @@ def default_namespace() -> ModuleType:
 def choose(problem: Problem, impl: Any, weights: bool) -> tuple[Kernel, Choice]:
     """Return the kernel for a call; a named one is used or refused, never swapped."""
     offered = _offered(problem.xp)
-    if impl == "auto":
+    if isinstance(impl, str) and impl == "auto":
         return _best(problem, offered, weights)
     known = {"auto", *_EVERYWHERE}.union(*(kernels for _, kernels in _TABLE.values()))
     if not isinstance(impl, str) or impl not in known:

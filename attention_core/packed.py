@@ -10,12 +10,14 @@ from typing import Any, TypedDict, Unpack
 
 from .arrays import Array, array_namespace, device_of, is_traced
 from .attention import dot_product_attention
+from .checks import check_positions
 from .masks import Mask, causal, segments
 from .masks import dense as _dense
 from .masks.algebra import And, Not
 from .masks.given import KeyLengths, QueryLengths
 from .masks.rules import LowerRight
 from .pairs import as_index
+from .values import integer_or_array
 
 __all__ = ["packed_attention", "segment_ids", "segment_positions"]
 
@@ -133,9 +135,11 @@ def _ids_and_starts(xp: ModuleType, offsets: Array, total: int) -> tuple[Array, 
 
 
 def _positions(xp: ModuleType, name: str, offsets: Array, total: int, first: int | Array) -> Array:
-    within = segment_positions(offsets, total)
-    if isinstance(first, int) or first.ndim == 0:
-        return within + first
+    within, first = segment_positions(offsets, total), integer_or_array(name, first)
+    if isinstance(first, int):
+        return within + check_positions(name, first, (), total)
+    if first.ndim == 0:
+        return within + as_index(xp, first)
     if tuple(first.shape) != (offsets.shape[0] - 1,):
         raise ValueError(
             f"`{name}` has shape {tuple(first.shape)}; it must be an integer or (n,) = ({offsets.shape[0] - 1},)"

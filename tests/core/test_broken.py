@@ -1,7 +1,11 @@
 """What attacks on the library found: each test is a call that once gave a wrong answer, or no clear error."""
 
+import re
+from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -67,3 +71,79 @@ def test_a_large_lse_leaves_other_rows_and_empty_rows_alone() -> None:
     _, pullback = attention.vjp(**call, scale=0.0, impl="tiled")
     assert_spread_evenly(pullback(dout).value, np.delete(dout, 4, axis=-2))
     assert (pullback(dout).query[:, 4] == 0).all()
+
+
+# Wrong calls whose error did not name the argument, or that raised none
+
+X = np.eye(3)
+OFFSETS = np.array([0, 3])
+ODD = {"layout": X, "impl": X, "scale": 10**400, "softcap": Fraction(10**400)}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_odd_words_and_numbers(name: str) -> None:
+    with pytest.raises(ValueError, match=f"`{name}` must be"):
+        attention.dot_product_attention(X, X, X, **{name: ODD[name]})
+    with pytest.raises(ValueError, match="`stage` must be"):
+        attention.attention_scores(X, X, stage=X)
+    with pytest.raises(ValueError, match="`rate` must be"):
+        attention.dropout(10**400, 1)
+
+
+@pytest.mark.parametrize("name", ["query", "key", "value", "bias", "sinks"])
+@pytest.mark.parametrize("dtype", [ml_dtypes.float8_e4m3fn, ml_dtypes.int4, [("a", "f4")]], ids=str)
+def test_dtypes_that_numpy_does_not_classify(name: str, dtype: Any) -> None:
+    call = {"query": X, "key": X, "value": X, name: np.zeros(1 if name == "sinks" else (3, 3), dtype)}
+    with pytest.raises(TypeError, match=f"`{name}` has dtype"):
+        attention.dot_product_attention(**call)
+
+
+def test_a_class_is_no_array() -> None:
+    with pytest.raises(TypeError, match="`key` must be an array; got a type"):
+        attention.dot_product_attention(X, np.ndarray, X)
+
+
+@pytest.mark.parametrize("wrong", [True, 0.5, None, "0", [0], np.array(0.5), np.datetime64("2020-01-01")], ids=repr)
+def test_packed_positions(wrong: Any) -> None:
+    x = X[:, None]
+    with pytest.raises(TypeError, match="`query_positions` must be an integer"):
+        attention.packed_attention(x, x, x, OFFSETS, query_positions=wrong)
+
+
+def test_packed_positions_too_far() -> None:
+    x = X[:, None]
+    with pytest.raises(ValueError, match="`key_positions` must lie within"):
+        attention.packed_attention(x, x, x, OFFSETS, key_positions=10**30)
+
+
+COTANGENTS: dict[str, Callable[[np.ndarray], Any]] = {
+    "complex": lambda x: x + 0j,
+    "integer": lambda x: x.astype(int),
+    "object": lambda x: x.astype(object),
+    "masked": np.ma.array,
+}
+
+
+@pytest.mark.parametrize("kind", COTANGENTS)
+def test_kinds_of_cotangents_and_tangents(kind: str) -> None:
+    wrong, (_, pullback) = COTANGENTS[kind], attention.vjp(X, X, X)
+    with pytest.raises(TypeError, match="`out_cotangent` must be"):
+        pullback(wrong(X))
+    with pytest.raises(TypeError, match="`lse_cotangent` must be"):
+        pullback(X, wrong(np.ones(3)))
+    with pytest.raises(TypeError, match=re.escape("`tangents.key` must be")):
+        attention.jvp(X, X, X, attention.Gradients(None, wrong(X), None))
+    with pytest.raises(TypeError, match=re.escape("`tangents.bias` must be")):
+        attention.jvp(X, X, X, attention.Gradients(None, None, None, wrong(X)), bias=X)
+
+
+def test_tangents_of_another_kind() -> None:
+    with pytest.raises(TypeError, match="`tangents` must be Gradients"):
+        attention.jvp(X, X, X, (X, X, X))
+    with pytest.raises(ValueError, match=re.escape("`tangents.query` has shape str")):
+        attention.jvp(X, X, X, attention.Gradients("x", None, None))
+    of_alibi = attention.Gradients(None, None, None, attention.biases.alibi(1))
+    with pytest.raises(TypeError, match=re.escape("`tangents.bias` must be of the kind of the call's `bias`")):
+        attention.jvp(X, X, X, of_alibi, bias=X)
+    with pytest.raises(ValueError, match=re.escape("`tangents.bias` has shape (3,)")):
+        attention.jvp(X, X, X, attention.Gradients(None, None, None, np.ones(3)), bias=X)
