@@ -70,6 +70,39 @@ def test_run_writes_json_and_csv(command, tmp_path):
     assert lines[0]["note"] == "a function of query, key and value is asked the `attention` cases only"
 
 
+def test_run_writes_a_page_and_junit(command, tmp_path):
+    arguments = ("--impl", f"{WRONG}:no_scale", "--group", "article-cross")
+    done = command("run", *arguments, "--html", tmp_path / "a.html", "--junit", tmp_path / "a.xml")
+    assert done.exit_code == 1
+    assert "differs as <code>scale=1</code>" in (tmp_path / "a.html").read_text()
+    assert '<testsuite name="tests.conformance.wrong:no_scale" tests="4"' in (tmp_path / "a.xml").read_text()
+
+
+def test_run_knows_what_the_users_file_expects(command, tmp_path):
+    path = tmp_path / "expect.toml"
+    path.write_text('[[expected_failure]]\ncase = "article-cross-*"\nreason = "unscaled"\n')
+    arguments = ("--group", "article-cross", "--expect", path)
+    done = command("run", "--impl", f"{WRONG}:no_scale", *arguments)
+    assert done.exit_code == 0
+    assert "2 unsupported" in done.stdout
+    assert "2 expected failure" in done.stdout
+    unexpected = command("run", "--impl", f"{WRONG}:right", *arguments)
+    assert unexpected.exit_code == 1
+    assert "remove it from the expected failures (unscaled)" in unexpected.stdout
+
+
+def test_run_pins_cases_by_version(command):
+    assert "0 cases" in command("run", "--impl", "numpy", "--since", "0.0.9").stdout
+    wrong = command("run", "--impl", "numpy", "--since", "latest")
+    assert (wrong.exit_code, "`latest` is no version" in wrong.stderr) == (2, True)
+
+
+def test_many_failures_alike_are_counted_after_the_first(command):
+    done = command("run", "--impl", f"{WRONG}:no_scale", "--group", "article-multi-head")
+    assert done.stdout.count("matches `scale=1`") == 3
+    assert "7 more fail as `scale=1` in article-multi-head" in done.stdout
+
+
 def test_an_exception_of_a_users_function_is_an_error_and_does_not_end_the_run(command):
     done = command("run", "--impl", "math:hypot", "--group", "article-causal")
     assert done.exit_code == 1
