@@ -127,8 +127,8 @@ def differentiated(c: Case) -> dict[str, Any]:
         result = core.dot_product_attention(*call.inputs(lambda x: x), **options, return_lse=True)
         return result.out, result.lse
 
-    _, pullback = jax.vjp(loss, c.call.given())
-    return pullback((c.dout, c.dlse))[0]
+    (_, lse), pullback = jax.vjp(loss, c.call.given())
+    return pullback((c.dout, c.dlse.astype(lse.dtype)))[0]
 
 
 Observe = Callable[[Case], dict[str, Any]]
