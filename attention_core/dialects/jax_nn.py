@@ -41,7 +41,7 @@ def dot_product_attention(
     Args:
         query: ``(B, Lq, Hq, D)`` or ``(Lq, Hq, D)``.
         key: ``(B, Lk, Hkv, D)`` or ``(Lk, Hkv, D)``.
-        value: ``(B, Lk, Hkv, Dv)`` or ``(Lk, Hkv, Dv)``; jax.nn wants ``Dv = D``.
+        value: of the shape of ``key``.
         bias: numbers that broadcast to ``(B, Hq, Lq, Lk)``.
         mask: booleans that broadcast to the same, ``True`` = takes part.
         scale: by default ``1/sqrt(D)``.
@@ -63,6 +63,8 @@ def dot_product_attention(
            [0.5, 0.5]])
     """
     xp = check_axes(_AXES, query=query, key=key, value=value)
+    if value.shape != key.shape:
+        raise ValueError(f"`value` has shape {tuple(value.shape)}; jax.nn takes that of `key`, {tuple(key.shape)}")
     batched = query.ndim == 4
     if not batched:
         query, key, value = (x[None, ...] for x in (query, key, value))

@@ -60,16 +60,16 @@ def alibi_of_rows(slopes: Array) -> Bias:
 
 
 def _alibi_of_items(batch: Array, head: Array, query: Array, key: Array, slopes: Array) -> Array:
-    return _picked(slopes, batch, head) * -abs(query - key)
+    return _slope_times_distance(slopes, batch, head, query - key)
 
 
 def _alibi_of_rows(batch: Array, head: Array, query: Array, key: Array, slopes: Array) -> Array:
-    return _picked(slopes, key, head) * -abs(query - key)
+    return _slope_times_distance(slopes, key, head, query - key)
 
 
-def _picked(table: Array, rows: Array, columns: Array) -> Array:
-    """Return ``table[rows, columns]`` for index arrays that broadcast, by the one way that every library has."""
-    xp = array_namespace(("slopes", table))
-    index = rows * table.shape[1] + columns
-    picked = xp.take(xp.reshape(table, (-1,)), xp.reshape(index, (-1,)))
-    return xp.reshape(picked, index.shape)
+def _slope_times_distance(slopes: Array, rows: Array, heads: Array, distance: Array) -> Array:
+    """Return ``-slopes[rows, heads] * |distance|``; index arrays that broadcast are not in the standard, `take` is."""
+    xp = array_namespace(("slopes", slopes))
+    index = rows * slopes.shape[1] + heads
+    picked = xp.take(xp.reshape(slopes, (-1,)), xp.reshape(index, (-1,)))
+    return -xp.reshape(picked, index.shape) * xp.astype(abs(distance), slopes.dtype)
