@@ -31,6 +31,7 @@ class JaxNn:
     def __init__(self) -> None:
         self.jax = importlib.import_module("jax")
         self.version = f"jax {self.jax.__version__}"
+        self.attend = self.jax.nn.dot_product_attention
 
     def supports(self, case: Case) -> str:
         """Say yes to what the documented call has arguments for."""
@@ -52,7 +53,7 @@ class JaxNn:
         wanted = case.gradients()
 
         def forward(part: dict[str, Any]) -> dict[str, Any]:
-            return self._call(Question(case, {**inputs, **part}, self.jax.numpy))
+            return self._call(Question(case, {**inputs, **part}, self.jax.numpy, one_depth=True))
 
         outputs, pullback = self.jax.vjp(forward, {name: inputs[name] for name in wanted})
         seeds = {
@@ -64,7 +65,7 @@ class JaxNn:
     def _call(self, question: Question) -> dict[str, Any]:
         query, key, value = (x.swapaxes(1, 2) for x in question.arrays())
         native, table = question.mask(NATIVE)
-        out, lse = self.jax.nn.dot_product_attention(
+        out, lse = self.attend(
             query,
             key,
             value,

@@ -26,6 +26,8 @@ class Sdpa(TorchPeer):
         super().__init__()
         self.name = name
         self.backend = backend
+        self.one_depth = backend == "FLASH_ATTENTION"
+        self.attend = self.torch.nn.functional.scaled_dot_product_attention
 
     def call(self, question: Question) -> dict[str, Any]:
         """Pass `is_causal`, or a boolean or additive `attn_mask`: there is one argument for mask and bias."""
@@ -33,12 +35,12 @@ class Sdpa(TorchPeer):
 
         query, key, value = question.arrays()
         arguments = {"scale": question.case.parameters["scale"], "enable_gqa": question.grouped()}
-        arguments |= self._masks(question, query.dtype)
         # Why a backend cannot do a call stands in its warnings.
         with warnings.catch_warnings(record=True) as reasons, sdpa_kernel(getattr(SDPBackend, self.backend)):
             warnings.simplefilter("always")
+            arguments |= self._masks(question, query.dtype)
             try:
-                out = self.torch.nn.functional.scaled_dot_product_attention(query, key, value, **arguments)
+                out = self.attend(query, key, value, **arguments)
             except RuntimeError as error:
                 words = [str(reason.message).split(" (Triggered")[0] for reason in reasons]
                 raise Unsupported(" ".join([str(error), *words])) from error
