@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import NamedTuple
 
-from .arrays import Array, array_namespace, cast, is_traced, known_finite, scalar_like
+from .arrays import Array, array_namespace, cast, compute_dtype, is_traced, known_finite, scalar_like
 from .checks import check_layout
 from .layout import from_heads_first, heads_first
 
