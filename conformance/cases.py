@@ -130,6 +130,15 @@ def laid_out(array: np.ndarray, memory: Mapping[str, Any]) -> np.ndarray:
     return np.broadcast_to(view, array.shape)
 
 
+def in_memory(view: np.ndarray) -> np.ndarray:
+    """Return the numbers that a reader gets who takes a view's memory, from its beginning, for a dense array."""
+    room = view
+    while isinstance(room.base, np.ndarray):
+        room = room.base
+    flat = np.lib.stride_tricks.as_strided(room, (room.size,), (room.itemsize,))
+    return np.resize(flat, view.shape)
+
+
 def _copy(array: np.ndarray, dtype: str) -> np.ndarray:
     # Booleans and integers are masks and indices; everything else, bfloat16 included (kind V), is a real input.
     return np.array(array) if array.dtype.kind in "biu" else np.array(array, dtype_named(dtype))

@@ -18,7 +18,7 @@ class GroupDraft:
 
 def group_drafts() -> tuple[GroupDraft, ...]:
     """Return everything that is recorded, in the order of the index."""
-    from conformance.record import article_layers, article_words
+    from conformance.record import article_layers, article_words, groups
     from conformance.record.article import article_tensors
     from conformance.record.portable import portable_torch
 
@@ -32,6 +32,7 @@ def group_drafts() -> tuple[GroupDraft, ...]:
         GroupDraft("article-multi-head", "Multi-head attention", tuple(article_layers.multi_head(t))),
         GroupDraft("article-cross-attention", "Cross-attention", tuple(article_layers.cross_attention(t))),
         GroupDraft("article-causal", "Causal self-attention", tuple(article_layers.causal(t))),
+        *(GroupDraft(*each) for each in groups.group_drafts()),
     )
 
 

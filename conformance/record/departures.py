@@ -5,7 +5,7 @@ that it could change. What no other call can say is a `switch` of `conformance.r
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from conformance.record.formula import attention
@@ -21,6 +21,7 @@ class Call:
     inputs: Mapping[str, Tensor]
     parameters: Mapping[str, Any]
     switch: str = ""
+    memory: Mapping[str, Any] = field(default_factory=dict)
 
     def outputs(self) -> dict[str, Tensor]:
         """Compute it."""

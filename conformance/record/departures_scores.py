@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from conformance.cases import in_memory, laid_out
 from conformance.record.departures import Call, Rule, departure, switch
 from conformance.record.formula import alibi_slopes
 
@@ -40,6 +41,11 @@ def _bias(c: Call, change: Any) -> Call | None:
     )
 
 
+def _mean_of_value(c: Call) -> Call:
+    call = c.given(scale=1.0, mask=None, bias=None, sinks=None, dropout=None)
+    return call.tensor(query=0.0 * c["query"].nan_to_num(), key=0.0 * c["key"].nan_to_num())
+
+
 def _slopes(c: Call, change: Any) -> Call | None:
     def other(rule: Rule) -> Rule:
         given = rule["slopes"]
@@ -55,6 +61,17 @@ def _one_ratio(rule: Rule) -> Rule:
     return (
         {**rule, "slopes": [2.0 ** (-8.0 * (h + 1) / heads) for h in range(heads)]} if isinstance(heads, int) else rule
     )
+
+
+def _as_it_lies(c: Call) -> Call | None:
+    import numpy as np
+    import torch
+
+    def read(name: str) -> Any:
+        view = laid_out(c[name].numpy(), c.memory[name])
+        return torch.from_numpy(np.array(in_memory(view)))
+
+    return c.tensor(**{name: read(name) for name in c.memory}) if c.memory else None
 
 
 def _swapped(c: Call) -> Call | None:
@@ -254,7 +271,11 @@ def _of_sinks() -> None:
     )
     switch("sink=scaled", "The sink is multiplied by the scale.", _asks("sinks"))
     switch("sink=capped", "The sink is capped.", lambda c: c.parameters["sinks"] and c.parameters["softcap"])
-    switch("sink=one_after_shift", "The sink counts 1 after the row's maximum was subtracted.", _asks("sinks"))
+    switch(
+        "sink=one_after_shift",
+        "The sink counts 1 after the row's maximum was subtracted.",
+        lambda c: c.parameters["sinks"] and c.axis("Lk"),
+    )
     switch("sink=gate", "The output is multiplied by the sigmoid of the sink.", _asks("sinks"))
     switch("sink=lse_only", "The sink enters lse, and not the weights.", _asks("sinks"))
     switch("lse=without_sink", "The lse lacks the sink.", _asks("sinks"))
@@ -277,7 +298,7 @@ def _of_softmax() -> None:
     departure(
         "out=mean_of_v",
         "Every row is the mean of all values.",
-        lambda c: c.given(scale=0.0, mask=None, bias=None, sinks=None, dropout=None),
+        _mean_of_value,
     )
     switch("lse=base_2", "The lse is a base-2 logarithm.", lambda c: c.axis("Lk"))
     switch(
@@ -301,10 +322,16 @@ def _of_softmax() -> None:
     switch("dropout=inverted", "True in the keep mask drops.", _asks("dropout"))
     switch("dropout=renormalised", "Kept weights are made to sum to one again.", _asks("dropout"))
     switch("weights=after_dropout", "The returned weights are those after dropout.", _asks("dropout"))
+    departure("memory=ignored", "Strides are ignored: the numbers are read as they lie in memory.", _as_it_lies)
     switch("dtype=scores_in_float16", "The scores are computed in float16 and overflow.", lambda c: True)
     switch("dtype=float32", "Everything is computed in float32.", lambda c: True)
     switch("dtype=bfloat16", "Everything is computed in bfloat16.", lambda c: True)
-    switch("masked=key_leaks", "What stands in a masked key enters the score.", _asks("mask"))
+    switch(
+        "masked=value_leaks",
+        "A weight of 0 multiplies what stands in a masked value: NaN.",
+        lambda c: c.parameters["mask"] or c.parameters["bias"],
+    )
+    switch("masked=key_leaks", "The mask is added as -inf: NaN or inf in a masked key stays NaN.", _asks("mask"))
 
 
 def _of_gradients() -> None:

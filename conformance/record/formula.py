@@ -41,7 +41,7 @@ def attention(inputs: Tensors, parameters: Parameters, switch: str = "") -> dict
     s = _scores(query, key, at, given, parameters, switch)
     lse, p = _softmax(s, key.shape[-2], switch)
     kept = _dropped(p, given, parameters, switch)
-    out = _weighted(kept, value, s.seen)
+    out = kept @ value if switch == "masked=value_leaks" else _weighted(kept, value, s.seen)
     if parameters["layout"] == "BLHD" and query.ndim > 2:
         out = out.movedim(-3, -2)
     stages = {"scaled": s.scaled}
@@ -149,6 +149,8 @@ def _masked(s: Tensor, seen: Tensor | None, switch: str, parameters: Parameters)
         return s if switch != "cap=after_mask" else _capped(s, parameters["softcap"], "")
     if switch == "cap=after_mask":
         return _capped(s.masked_fill(~seen, -torch.inf), parameters["softcap"], "")
+    if switch == "masked=key_leaks":
+        return s + torch.zeros((), dtype=s.dtype).masked_fill(~seen, -torch.inf)
     if switch == "masked=zero_fill":
         return s.masked_fill(~seen, 0.0)
     if switch == "masked=minus_100":
@@ -210,9 +212,11 @@ def _empty(lse: Tensor, p: Tensor, s: Scores, keys: int, switch: str) -> tuple[T
     dead = ~s.seen.expand(s.masked.shape).any(-1, keepdim=True)
     if s.sink is not None or not bool(dead.any()):
         p = p.masked_fill(~s.seen, 0.0)
-        return lse, p.masked_fill(dead, 1.0 / keys) if switch == "empty=mean_of_value" else p
+        return lse, p.masked_fill(dead, 1.0 / max(keys, 1)) if switch == "empty=mean_of_value" else p
     safe = torch.softmax(s.masked.masked_fill(dead, 0.0), -1)
-    fill = {"empty=mean_of_value": 1.0 / keys, "empty=nan": math.nan, "empty=sum_of_value": 1.0}.get(switch, 0.0)
+    fill = {"empty=mean_of_value": 1.0 / max(keys, 1), "empty=nan": math.nan, "empty=sum_of_value": 1.0}.get(
+        switch, 0.0
+    )
     # A visible NaN or infinity spoils its row, and no masked pair of it.
     p = torch.where(s.seen, safe, torch.zeros((), dtype=safe.dtype)).masked_fill(dead, fill)
     finite = torch.logsumexp(s.masked.masked_fill(dead, 0.0), -1)

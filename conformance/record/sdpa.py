@@ -23,6 +23,7 @@ def outputs(op: str, inputs: Mapping[str, Tensor], parameters: Mapping[str, Any]
     if swapped := parameters["layout"] == "BLHD" and query.ndim > 2:
         query, key, value = (tensor.movedim(-2, -3) for tensor in (query, key, value))
     mask = _additive_or_boolean(inputs, parameters, query, key)
+    mask = mask[None] if mask is not None and mask.ndim == 1 else mask
     if query.ndim > 2:
         group = query.shape[-3] // key.shape[-3]
         key, value = key.repeat_interleave(group, -3), value.repeat_interleave(group, -3)

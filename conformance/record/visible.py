@@ -38,9 +38,9 @@ def places(inputs: Mapping[str, Tensor], parameters: Mapping[str, Any], queries:
     if has_rule(parameters["mask"], "causal_lower_right"):
         first = keys - queries
     query_index, key_index = torch.arange(queries)[:, None], torch.arange(keys)[None, :]
-    query = query_index + first if isinstance(first, int) else torch.tensor(first)[..., None, :, None]
+    query = query_index + first if isinstance(first, int) else _down(first)
     start = parameters["key_positions"]
-    key = key_index + start if isinstance(start, int) else torch.tensor(start)[..., None, None, :]
+    key = key_index + start if isinstance(start, int) else _across(start)
     return Places(query_index, key_index, query, key, inputs)
 
 
@@ -85,17 +85,29 @@ def _global(rule: Rule, query: Tensor, key: Tensor, at: Places) -> Tensor:
 
 
 def _segments(rule: Rule, query: Tensor, key: Tensor, at: Places) -> Tensor:
-    import torch
-
-    queries = torch.tensor(rule["query_ids"])[..., None, :, None]
-    keys = torch.tensor(rule["key_ids"])[..., None, None, :]
+    queries, keys = _down(rule["query_ids"]), _across(rule["key_ids"])
     return (queries == keys) & (queries >= 0)
 
 
 def _item(number: Any) -> Tensor:
     import torch
 
-    return torch.tensor(number)[..., None, None, None]
+    tensor = torch.tensor(number)
+    return tensor[..., None, None, None] if tensor.ndim else tensor
+
+
+def _down(numbers: Any) -> Tensor:
+    import torch
+
+    tensor = torch.tensor(numbers)
+    return tensor[:, None] if tensor.ndim == 1 else tensor[..., None, :, None]
+
+
+def _across(numbers: Any) -> Tensor:
+    import torch
+
+    tensor = torch.tensor(numbers)
+    return tensor[None, :] if tensor.ndim == 1 else tensor[..., None, None, :]
 
 
 LEAVES: dict[str, Callable[[Rule, Tensor, Tensor, Places], Tensor]] = {

@@ -1,0 +1,22 @@
+"""The groups of cases for the conventions: one small module a topic, each case a few words."""
+
+from collections.abc import Iterator
+
+from conformance.record.ask import Ask, drafted
+from conformance.record.draft import Draft
+from conformance.record.groups import calls, masks, rows, scores, shapes
+from conformance.record.groups.theme import Theme
+
+
+def themes() -> Iterator[tuple[Theme, list[Ask]]]:
+    """Yield every group of `attention` with its cases, in the order of the index."""
+    for module in (masks, rows, scores, shapes, calls):
+        for theme, asks in module.groups():
+            yield theme, list(asks)
+
+
+def group_drafts() -> Iterator[tuple[str, str, tuple[Draft, ...]]]:
+    """Yield the name, the title and the drafts of every group."""
+    for theme, asks in themes():
+        yield theme.name, theme.title, tuple(drafted(ask) for ask in asks)
+    yield calls.MERGE.name, calls.MERGE.title, tuple(calls.merges())
