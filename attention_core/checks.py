@@ -98,14 +98,19 @@ def check_scale(scale: Any, depth: int) -> float:
     return _finite("scale", scale, "an array scale belongs into `query`: pass query * scale, and scale=1.0")
 
 
-def check_softcap(softcap: Any) -> float | None:
-    """Return the cap as a Python float, or ``None`` for no cap; 0 is not "off" but an error."""
+def check_softcap(xp: ModuleType, softcap: Any, dtype: Any) -> float | None:
+    """Return the cap as a Python float, or ``None`` for no cap; 0 is not "off" but an error.
+
+    A cap that ``dtype`` does not hold would be its infinity or its 0, and NaN the product: no score reaches the one,
+    and the other is as the smallest number.
+    """
     if softcap is None:
         return None
     softcap = _finite("softcap", softcap, "None means no cap")
     if softcap <= 0:
         raise ValueError(f"`softcap` must be positive, and None means no cap; got {softcap}")
-    return softcap
+    limits = xp.finfo(dtype)
+    return None if softcap > float(limits.max) else max(softcap, float(limits.smallest_normal))
 
 
 def _finite(name: str, value: Any, hint: str) -> float:

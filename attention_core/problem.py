@@ -149,6 +149,7 @@ def make_problem(
         bias.check(xp, sizes)
     if dropout is not None:
         dropout.check(sizes)
+    dtype = compute_dtype(xp, query.dtype, key.dtype, value.dtype)
     return Problem(
         xp=xp,
         sizes=sizes,
@@ -158,12 +159,12 @@ def make_problem(
         mask=mask,
         bias=bias,
         scale=checks.check_scale(scale, sizes.depth),
-        softcap=checks.check_softcap(softcap),
+        softcap=checks.check_softcap(xp, softcap, dtype),
         sinks=sinks,
         dropout=dropout,
         query_positions=positions[0],
         key_positions=positions[1],
-        dtype=compute_dtype(xp, query.dtype, key.dtype, value.dtype),
+        dtype=dtype,
         out_dtype=common_dtype(xp, query.dtype, key.dtype, value.dtype),
         layout=layout,
         plain=plain,

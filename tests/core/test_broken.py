@@ -147,3 +147,16 @@ def test_tangents_of_another_kind() -> None:
         attention.jvp(X, X, X, of_alibi, bias=X)
     with pytest.raises(ValueError, match=re.escape("`tangents.bias` has shape (3,)")):
         attention.jvp(X, X, X, attention.Gradients(None, None, None, np.ones(3)), bias=X)
+
+
+# Caps that float32 does not hold
+
+
+@pytest.mark.parametrize("impl", ["dense", "tiled"])
+@pytest.mark.filterwarnings("ignore:overflow encountered in divide:RuntimeWarning")
+def test_caps_beyond_float32(impl: str) -> None:
+    x = X.astype(np.float32)
+    found = attention.dot_product_attention(x, x, x, softcap=1e300, impl=impl)
+    np.testing.assert_allclose(found, attention.dot_product_attention(x, x, x, impl="dense"), rtol=1e-6)
+    found = attention.dot_product_attention(x, x, x, softcap=1e-300, impl=impl)
+    np.testing.assert_allclose(found, np.full((3, 3), 1 / 3), rtol=1e-6)
