@@ -81,8 +81,8 @@ def _mapped(fn: Callable[..., Any], x: Any, *others: Any) -> Any:
 
 
 def _arrays_in(x: Any) -> tuple[Any, ...]:
-    if isinstance(x, tuple):
-        return tuple(a for part in x for a in _arrays_in(part))
+    if isinstance(x, (tuple, list, dict)):
+        return tuple(a for part in (x.values() if isinstance(x, dict) else x) for a in _arrays_in(part))
     if isinstance(x, Value):
         return x.arrays()
     return () if is_static(x) else (x,)

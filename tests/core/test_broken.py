@@ -160,3 +160,22 @@ def test_caps_beyond_float32(impl: str) -> None:
     np.testing.assert_allclose(found, attention.dot_product_attention(x, x, x, impl="dense"), rtol=1e-6)
     found = attention.dot_product_attention(x, x, x, softcap=1e-300, impl=impl)
     np.testing.assert_allclose(found, np.full((3, 3), 1 / 3), rtol=1e-6)
+
+
+def test_numpy_raises_and_warns_of_nothing() -> None:
+    rng = np.random.default_rng(0)
+    query, key, value = (rng.normal(size=shape) * 60 for shape in ((2, 3, 8), (2, 5, 8), (2, 5, 4)))
+    key[0, 1] = np.nan
+    with np.errstate(all="raise"):
+        result, pullback = attention.vjp(query, key, value, mask=attention.masks.causal())
+        gradients = pullback(np.ones_like(result.out))
+    assert np.isfinite(result.out[1]).all()
+    assert np.isfinite(gradients.query[1]).all()
+
+
+def test_a_rule_takes_parameters_by_name() -> None:
+    rule = attention.masks.rule(lambda b, h, i, j, p: i - j < p["reach"], {"reach": np.asarray(2)})
+    out = attention.dot_product_attention(
+        np.zeros((4, 2)), np.zeros((4, 2)), np.eye(4), mask=rule & attention.masks.causal()
+    )
+    np.testing.assert_array_equal(out[3], [0, 0, 0.5, 0.5])
