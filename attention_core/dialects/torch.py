@@ -35,7 +35,8 @@ def scaled_dot_product_attention(
         query: ``(..., Hq, Lq, D)``.
         key: ``(..., Hkv, Lk, D)``; ``Hkv`` is ``Hq``, or divides it with ``enable_gqa``.
         value: ``(..., Hkv, Lk, Dv)``.
-        attn_mask: booleans, ``True`` = takes part, or numbers, which are added; broadcasts to ``(..., Hq, Lq, Lk)``.
+        attn_mask: booleans, ``True`` = takes part, or numbers, which are added; broadcasts to ``(..., Hq, Lq, Lk)``. Or
+            what ``causal_upper_left`` and ``causal_lower_right`` of ``torch.nn.attention.bias`` make.
         dropout_p: applied whenever it is above 0.
         is_causal: the upper-left triangle, also for ``Lq != Lk``; beside ``attn_mask`` it is a ``ValueError``.
         scale: by default ``1/sqrt(D)``.
@@ -55,8 +56,19 @@ def scaled_dot_product_attention(
     heads = [x.shape[-3] if x.ndim > 2 else 1 for x in (query, key)]
     if not enable_gqa and heads[1] not in (1, heads[0]):
         raise ValueError(f"`key` has {heads[1]} heads, but `query` has {heads[0]}: pass enable_gqa=True to share them")
-    seen = {"mask": masks.causal()} if is_causal else mask_or_bias("attn_mask", attn_mask)
+    seen = {"mask": masks.causal()} if is_causal else _seen(attn_mask, (query.shape[-2], key.shape[-2]))
     return dot_product_attention(query, key, value, scale=scale, dropout=dropout_of(dropout_p, seed), **seen)
+
+
+def _seen(attn_mask: Any, lengths: tuple[int, int]) -> dict[str, Any]:
+    """Return the core's mask or bias; the numbers of a ``CausalBias`` mean nothing, only its variant does."""
+    variant = getattr(getattr(attn_mask, "variant", None), "name", None)
+    if variant is None:
+        return mask_or_bias("attn_mask", attn_mask)
+    made_for = (attn_mask.seq_len_q, attn_mask.seq_len_kv)
+    if made_for != lengths:
+        raise ValueError(f"`attn_mask` is a CausalBias of lengths {made_for}, but those of the call are {lengths}")
+    return {"mask": masks.causal_lower_right() if variant == "LOWER_RIGHT" else masks.causal()}
 
 
 def multi_head_attention_forward(

@@ -71,6 +71,19 @@ def test_sdpa_of_tensors_and_of_plain_arrays() -> None:
     close(found, expected)
 
 
+@pytest.mark.parametrize("name", ["causal_upper_left", "causal_lower_right"])
+def test_a_causal_bias_is_read_by_its_variant(name: str) -> None:
+    import torch
+    from torch.nn.attention import bias
+
+    rng = np.random.default_rng(0)
+    arrays = [torch.tensor(rng.normal(size=(1, 2, length, 5))) for length in (3, 6, 6)]
+    mask = getattr(bias, name)(3, 6)
+    close(scaled_dot_product_attention(*arrays, mask), functional().scaled_dot_product_attention(*arrays, mask))
+    with pytest.raises(ValueError, match=r"lengths \(3, 6\), but those of the call are \(3, 3\)"):
+        scaled_dot_product_attention(arrays[0], arrays[0], arrays[0], mask)
+
+
 def ones(**more: Any) -> Call:
     shapes = {"query": (4, 3, 5), "key": (2, 6, 5), "value": (2, 6, 5)}
     return {**{name: np.ones(shape) for name, shape in shapes.items()}, "enable_gqa": True, **more}
