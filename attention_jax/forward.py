@@ -58,7 +58,14 @@ def _strip(
 
 
 def meet(
-    work: Work, index: jax.Array, n: jax.Array, queries: TracedSpan, rows: jax.Array, k: jax.Array, v: jax.Array
+    work: Work,
+    index: jax.Array,
+    n: jax.Array,
+    queries: TracedSpan,
+    rows: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    rare: bool = False,
 ) -> State:
     """Bring all keys that the scaled ``rows`` of strip ``n`` see into a state."""
 
@@ -69,7 +76,7 @@ def meet(
             s = jnp.where(visible_tile(work, pairs, hide), s, -jnp.inf)
         return _attend(work, state, s, v_tile, pairs)
 
-    state: State = visit(work, index, n, queries, step, _start(work, index, queries, v))
+    state: State = visit(work, index, n, queries, step, _start(work, index, queries, v), rare)
     return state
 
 

@@ -18,8 +18,13 @@ from .varying import like
 __all__ = ["drop_tile", "join", "score_tile", "tile_values", "visible_tile", "visit"]
 
 
-def visit(work: Work, index: jax.Array, n: jax.Array, queries: TracedSpan, step: Any, state: Any) -> Any:
-    """Run ``step(state, keys, pairs, hide)`` over the key tiles of strip ``n`` that hold a visible pair."""
+def visit(
+    work: Work, index: jax.Array, n: jax.Array, queries: TracedSpan, step: Any, state: Any, rare: bool = False
+) -> Any:
+    """Run ``step(state, keys, pairs, hide)`` over the key tiles of strip ``n`` that hold a visible pair.
+
+    ``rare`` is for what seldom runs: every tile goes through the step that hides, so that only one is compiled.
+    """
 
     def at(tile: jax.Array, state: Any, hide: bool) -> Any:
         keys = work.columns(tile)
@@ -28,9 +33,12 @@ def visit(work: Work, index: jax.Array, n: jax.Array, queries: TracedSpan, step:
     state = like(work.operands.query, state)
     if work.schedule.static:
         order, full, visited = (jnp.asarray(x, n.dtype)[n] for x in work.schedule[:3])
-        state = lax.fori_loop(0, full, lambda t, s: at(order[t], s, False), state)
-        return lax.fori_loop(full, visited, lambda t, s: at(order[t], s, True), state)
-    branches = (lambda _, s: s, lambda t, s: at(t, s, True), lambda t, s: at(t, s, False))
+        some_full, some_mixed = work.schedule.full.any() and not rare, work.schedule.mixed or rare
+        first = full if some_full else 0
+        if some_full:
+            state = lax.fori_loop(0, full, lambda t, s: at(order[t], s, False), state)
+        return lax.fori_loop(first, visited, lambda t, s: at(order[t], s, True), state) if some_mixed else state
+    branches = (lambda _, s: s, lambda t, s: at(t, s, True), lambda t, s: at(t, s, rare))
     return lax.fori_loop(
         0, work.keys.count, lambda t, s: lax.switch(_visibility(work, index, queries, t), branches, t, s), state
     )

@@ -70,7 +70,7 @@ def _strip(work: Work, index: jax.Array, n: jax.Array, bad_q: jax.Array, bad_k: 
         return Seen(seen.bad | bad, seen.up | up, seen.down | down)
 
     nothing = jnp.zeros((work.rows, v.shape[-1]), bool)
-    seen = visit(work, index, n, queries, step, Seen(nothing[:, :1], nothing, nothing))
+    seen = visit(work, index, n, queries, step, Seen(nothing[:, :1], nothing, nothing), rare=True)
     return Seen(*(x.reshape(work.spec.sizes.group, queries.size, -1) for x in seen))
 
 

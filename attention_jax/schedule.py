@@ -59,6 +59,11 @@ class Schedule(NamedTuple):
     visited: np.ndarray
     static: bool
 
+    @property
+    def mixed(self) -> bool:
+        """Whether some tile is visited that is not full."""
+        return bool((self.visited > self.full).any())
+
 
 def make_schedule(mask: Mask | None, pairs: Pairs | None, sizes: Sizes, queries: Tiling, keys: Tiling) -> Schedule:
     """Return the schedule; ``pairs`` are those of the whole call on NumPy, or ``None`` where that is not known."""
