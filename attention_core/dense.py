@@ -69,7 +69,8 @@ def visible_pairs(problem: Problem) -> Array | None:
 def scores(problem: Problem, stage: Stage, visible: Array | None) -> Array:
     """Return the scores ``(..., Hq, Lq, Lk)`` after ``stage``, in the compute dtype."""
     xp, p = problem.xp, problem
-    s = p.scale * pair_products(p, cast(xp, p.query, p.dtype), cast(xp, p.key, p.dtype), visible)
+    scaled = p.scale * cast(xp, p.query, p.dtype)  # D roundings that average out, not one of each large score
+    s = pair_products(p, scaled, cast(xp, p.key, p.dtype), visible)
     if stage == "scaled":
         return s
     if p.softcap is not None:  # before bias and mask, or a capped -inf would come back as -softcap

@@ -53,7 +53,7 @@ MUTANTS = (
     Mutant("no scale", "checks", "return 1.0 / math.sqrt(depth) if", "return 1.0 if"),
     Mutant("scale 1/D", "checks", "return 1.0 / math.sqrt(depth) if", "return 1.0 / depth if"),
     Mutant("scale 0 is the default", "checks", "    if scale is None:", "    if not scale:"),
-    Mutant("negative scale is positive", "dense", "s = p.scale * pair_products(", "s = abs(p.scale) * pair_products("),
+    Mutant("negative scale is positive", "dense", "scaled = p.scale * cast(", "scaled = abs(p.scale) * cast("),
     Mutant("cap after bias", "dense", TANH, f"s = p.softcap * xp.tanh((s + (b := {BIAS})) / p.softcap) - b"),
     Mutant("cap after mask", "dense", MASKED, "return xp.where(visible, s, -(p.softcap or xp.inf))"),
     Mutant("tanh not multiplied back", "dense", TANH, "s = xp.tanh(s / p.softcap)"),
