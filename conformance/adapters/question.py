@@ -13,6 +13,7 @@ import numpy as np
 from conformance import rules
 from conformance.cases import Case
 
+DEPTHS = "depth"  # the group that asks for other depths of the value
 NOT_ATTENTION = "has attention from query, key and value only"
 INVALID = "what a call must refuse is asked of implementations of this project's own call"
 
@@ -24,6 +25,7 @@ class Question:
     case: Case
     inputs: Mapping[str, Any]
     xp: Any
+    one_depth: bool = False
 
     @property
     def batch(self) -> tuple[int, ...]:
@@ -47,8 +49,20 @@ class Question:
         return x.reshape((prod(self.batch), *x.shape[-3:]))
 
     def arrays(self) -> tuple[Any, Any, Any]:
-        """Return query, key and value with four axes."""
-        return self.array("query"), self.array("key"), self.array("value")
+        """Return query, key and value with four axes; where the peer has one depth for all, padded to it with zeros.
+
+        Zeros change neither the scores, whose scale is given, nor the columns that `out` keeps. Where depths are the
+        question, nothing is padded.
+        """
+        query, key, value = self.array("query"), self.array("key"), self.array("value")
+        if not self.one_depth or self.case.group == DEPTHS:
+            return query, key, value
+        depth = max(query.shape[-1], value.shape[-1])
+        return self._padded(query, depth), self._padded(key, depth), self._padded(value, depth)
+
+    def _padded(self, x: Any, depth: int) -> Any:
+        missing = depth - x.shape[-1]
+        return self.xp.concat([x, self.xp.zeros((*x.shape[:-1], missing), dtype=x.dtype)], axis=-1) if missing else x
 
     def table(self, x: Any) -> Any:
         """Give a mask or bias `(..., Hq, Lq, Lk)` four axes; where the batch has at most one, it stays unbroadcast."""
@@ -103,7 +117,8 @@ class Question:
         return bool(self.array("query").shape[1] != self.array("key").shape[1])
 
     def out(self, x: Any) -> Any:
-        """Return `(B, Hq, Lq, Dv)` in the case's shape."""
+        """Return `(B, Hq, Lq, Dv)` in the case's shape, without the columns that were padded."""
+        x = x[..., : self.inputs["value"].shape[-1]]
         if self.plain:
             return x[0, 0]
         x = x.reshape((*self.batch, *x.shape[1:]))

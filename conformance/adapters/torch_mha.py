@@ -5,8 +5,10 @@ https://docs.pytorch.org/docs/stable/generated/torch.nn.MultiheadAttention.html
 
 from typing import Any
 
+import numpy as np
+
 from conformance.adapters.base import Adapter, Lacking
-from conformance.adapters.question import Question
+from conformance.adapters.question import DEPTHS, Question
 from conformance.adapters.torch_peer import TorchPeer
 from conformance.cases import Case
 
@@ -25,17 +27,19 @@ class MultiheadAttention(TorchPeer):
         "average_attn_weights=True, is_causal=False)"
     )
     lacks = ("softcap", "sinks", "dropout")
+    one_depth = True
 
     def supports(self, case: Case) -> str:
         """Say yes to heads of one depth with the default scale."""
         refused = super().supports(case)
         if refused:
             return refused
-        question = Question(case, case.inputs, self.torch)
+        question = Question(case, case.inputs, np)
         if not question.default_scale():
             return f"no `scale` in its documented call, {self.signature}"
-        (heads, depth), (key_heads, value_depth) = ((x[-3], x[-1]) for x in self._shapes(case))
-        return "" if (heads, depth) == (key_heads, value_depth) else SPLIT
+        query, key, value = (question.array(name).shape for name in ("query", "key", "value"))
+        fits = query[1] == key[1] and (query[3] == value[3] or (query[3] > value[3] and case.group != DEPTHS))
+        return "" if fits else SPLIT
 
     def call(self, question: Question) -> dict[str, Any]:
         """Lay the heads side by side, call the module, take them apart again."""
@@ -68,15 +72,6 @@ class MultiheadAttention(TorchPeer):
         added = self.torch.broadcast_to(tensor.to(query.dtype), shape)
         added = added if hidden is None else added.masked_fill(hidden, -self.torch.inf)
         return {"attn_mask": added.reshape(-1, *shape[2:])}
-
-    def _shapes(self, case: Case) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The shapes of query and value with heads before lengths."""
-        swap = case.parameters["layout"] == "BLHD"
-        shapes = []
-        for name in ("query", "value"):
-            shape = (1, 1, *case.inputs[name].shape)[-max(3, case.inputs[name].ndim) :]
-            shapes.append((*shape[:-3], shape[-2], shape[-3], shape[-1]) if swap and len(shape) > 2 else shape)
-        return shapes[0], shapes[1]
 
 
 def make() -> Adapter:

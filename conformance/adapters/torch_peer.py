@@ -20,6 +20,7 @@ class TorchPeer:
     name = ""
     signature = ""
     lacks: tuple[str, ...] = ("dropout",)
+    one_depth = False
 
     def __init__(self) -> None:
         self.torch = importlib.import_module("torch")
@@ -49,7 +50,7 @@ class TorchPeer:
 
     def _call(self, case: Case, inputs: Mapping[str, Any]) -> dict[str, Any]:
         try:
-            return self.call(Question(case, inputs, self.torch))
+            return self.call(Question(case, inputs, self.torch, self.one_depth))
         except REFUSALS as error:
             raise Unsupported(quoted(error)) from error
 

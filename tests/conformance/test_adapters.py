@@ -12,12 +12,13 @@ from tests.conformance.made import arrays, made
 
 TORCH = ("torch.sdpa-math", "torch.sdpa-flash", "torch.flex", "torch.mha", "array-api-torch")
 NEEDS = {"onnx": "onnx", "jax.nn": "jax", "array-api-strict": "array_api_strict"} | dict.fromkeys(TORCH, "torch")
+SLOW = ("torch.flex",)  # they trace or compile each call anew
 NAMES = (
     "numpy",
     "array-api-strict",
     "onnx",
     pytest.param("jax.nn", marks=pytest.mark.slow),
-    *(pytest.param(n, marks=pytest.mark.torch) for n in TORCH),
+    *(pytest.param(n, marks=[pytest.mark.torch, *[pytest.mark.slow] * (n in SLOW)]) for n in TORCH),
 )
 SECOND_ROW_EMPTY = np.array([[True] * 7, [False] * 7, [True, False] * 3 + [False]])
 BIAS = (np.arange(4 * 3 * 7).reshape(4, 3, 7) % 5 / 4 - 0.5).astype(np.float32)
@@ -69,7 +70,6 @@ CASES = {
 NO_CAP, NO_SINKS = "no `softcap` in its documented call", "no `sinks` in its documented call"
 DIFFERENT = {
     "jax.nn": {
-        "value depth": "value shape should be",
         "query lengths": ("lse", -np.inf),
         "empty row": ("lse", -np.inf),
         "mask and bias": ("lse", -np.inf),
@@ -81,7 +81,6 @@ DIFFERENT = {
     "onnx": {"both masks": ("stage.masked", None), "cap": ("stage.scaled", None), "sinks": NO_SINKS},
     "torch.sdpa-math": {"cap": NO_CAP, "sinks": NO_SINKS},
     "torch.sdpa-flash": {
-        "value depth": "Flash attention requires q,k,v to have the same last dimension",
         "cap": NO_CAP,
         "sinks": NO_SINKS,
     },
@@ -157,6 +156,22 @@ def test_layers_and_wrong_calls_are_not_put_to_peers(name):
     ours = name in ("numpy", "array-api-strict", "array-api-torch")
     assert (adapter.supports(type(case)(**{**vars(case), "valid": False})) == "") is ours
     assert (adapter.supports(type(case)(**{**vars(case), "op": "SelfAttention"})) == "") is ours
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        pytest.param("jax.nn", "value shape should be", marks=pytest.mark.slow),
+        pytest.param("torch.sdpa-flash", "requires q,k,v to have the same last dimension", marks=pytest.mark.torch),
+        pytest.param("torch.mha", "embed_dim will be split across num_heads", marks=pytest.mark.torch),
+    ],
+)
+def test_depths_are_padded_except_where_they_are_the_question(name, words):
+    adapter = adapter_of(name)
+    group, case = made(inputs=arrays(key_heads=4, value_depth=3), outputs=("out",))
+    assert ask(group, case, adapter, "float32").status == "pass"
+    asked = ask(group, type(case)(**{**vars(case), "group": "depth"}), adapter, "float32")
+    assert (asked.status, words in asked.note) == ("unsupported", True), asked.note
 
 
 def test_masks_split_into_arguments_and_a_table():
