@@ -32,7 +32,7 @@ def tensors(call: Call) -> Call:
 
 @st.composite
 def sdpa_calls(draw: DrawFn) -> Call:
-    """Any documented call without dropout: one to five axes of batch and heads, every kind of mask, shared heads."""
+    """Any documented call without dropout, but for a causal scale of 0 or less, of which there is a test below."""
     n, rng = draw(sizes()), numbers(draw)
     dtype = draw(st.sampled_from([np.float32, np.float64]))
     gqa = draw(st.booleans())
@@ -48,7 +48,8 @@ def sdpa_calls(draw: DrawFn) -> Call:
         call["attn_mask"] = boolean(draw, rng, full)
     if kind == "additive":
         call["attn_mask"] = additive(draw, rng, dtype, full)
-    return {**call, "scale": draw(st.sampled_from([None, 0.0, 0.7, -0.7])), "enable_gqa": gqa}
+    scale = draw(st.sampled_from([None, 0.7] if kind == "causal" else [None, 0.0, 0.7, -0.7]))
+    return {**call, "scale": scale, "enable_gqa": gqa}
 
 
 @settings(max_examples=30)
@@ -69,6 +70,19 @@ def test_sdpa_of_tensors_and_of_plain_arrays() -> None:
     found = scaled_dot_product_attention(**tensors(call), is_causal=True)
     assert isinstance(found, torch.Tensor)
     close(found, expected)
+
+
+@pytest.mark.parametrize("scale", [0.0, -0.7])
+def test_a_causal_scale_that_is_not_positive(scale: float) -> None:
+    """The documentation: "scaling factor applied prior to softmax"; 2.13's flash kernel for CPUs gives NaN."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    x = np.random.default_rng(0).normal(size=(1, 2, 3, 5)).astype(np.float32)
+    call: Call = {"query": x, "key": x, "value": x, "is_causal": True, "scale": scale}
+    with sdpa_kernel(SDPBackend.MATH):
+        close(scaled_dot_product_attention(**call), functional().scaled_dot_product_attention(**tensors(call)))
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+        assert functional().scaled_dot_product_attention(**tensors(call)).isnan().any()
 
 
 @pytest.mark.parametrize("name", ["causal_upper_left", "causal_lower_right"])
