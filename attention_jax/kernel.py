@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -10,13 +11,14 @@ import jax.numpy as jnp
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
+from attention_core.arrays import is_traced
 from attention_core.kernels import Kernel
 from attention_core.problem import Gradients, Problem, Result
 
 from .backward import Cotangents, backward
 from .flat import Operands, Spec, operands_of, spec_of
 from .forward import forward
-from .modes import forward_over_only, reverse_only
+from .modes import forward_over_only, named, reverse_only
 from .varying import align
 
 __all__ = ["TILED", "tiled_attention"]
@@ -56,7 +58,15 @@ def _mapped(fn: Any) -> Any:
 
     def call(*args: Any) -> Any:
         leaves, tree = jax.tree.flatten(args)
-        return forward_over_only(_looped(lambda *leaves: fn(*jax.tree.unflatten(tree, leaves))))(*leaves)
+        trees = []
+
+        def flat(*leaves: Any) -> list[Any]:  # leaves alone: a batched one may be of any kind, a mask may not
+            out, out_tree = jax.tree.flatten(fn(*jax.tree.unflatten(tree, leaves)))
+            trees.append(out_tree)
+            return out
+
+        out = forward_over_only(_looped(flat))(*leaves)
+        return jax.tree.unflatten(trees[0], out)
 
     return call
 
@@ -77,15 +87,33 @@ def _looped(fn: Any) -> Any:
 
 
 def _forward(problem: Problem, *, lse: bool = True, weights: bool = False) -> Result:
-    out, log_sum = tiled_attention(spec_of(problem), operands_of(problem))
+    problem = _moving(problem)
+    with named():
+        out, log_sum = tiled_attention(spec_of(problem), operands_of(problem))
     return Result(out, log_sum if lse else None)
 
 
 def _backward(problem: Problem, result: Result, dout: jax.Array, dlse: jax.Array | None) -> Gradients:
     assert result.lse is not None
+    problem = _moving(problem)
     dlse = jnp.zeros_like(result.lse) if dlse is None else dlse.astype(result.lse.dtype)
     run = jax.jit(backward, static_argnums=0)
     return Gradients(*run(spec_of(problem), operands_of(problem), result.out, result.lse, dout, dlse))
+
+
+def _moving(problem: Problem) -> Problem:
+    """Make positions data where a caller without ``jit`` gives another integer at each call: each would be compiled.
+
+    Positions that follow from the sizes stay static, and with them the schedule.
+    """
+    p = problem
+    if any(map(is_traced, jax.tree.leaves(operands_of(p)))):
+        return p
+    fixed = (0, p.sizes.keys - p.sizes.queries)
+    query, key = (
+        jnp.asarray(n) if isinstance(n, int) and n not in fixed else n for n in (p.query_positions, p.key_positions)
+    )
+    return replace(p, query_positions=query, key_positions=key)
 
 
 def _lacks(problem: Problem, weights: bool) -> str | None:

@@ -6,7 +6,8 @@ insides; here it ends in one that names ``impl="dense"``, which has every deriva
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import jax
@@ -15,7 +16,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from jax.interpreters.partial_eval import custom_partial_eval_rules
 
-__all__ = ["forward_over_only", "reverse_only"]
+__all__ = ["forward_over_only", "named", "reverse_only"]
 
 NO_FORWARD = (
     "the tiled kernel has no forward mode of its own (jax.jvp, jax.jacfwd, jax.linearize), only jax.grad and forward "
@@ -68,6 +69,17 @@ _second_tangent = _linear_identity("attention_second_tangent")  # there to be co
 _second_tangent.def_impl(lambda x: x)
 mlir.register_lowering(_second_tangent, lambda context, x: [x])
 custom_partial_eval_rules[_second_tangent] = _refuse_second
+
+
+@contextmanager
+def named() -> Iterator[None]:
+    """Name the definition also where JAX refuses before we do: in forward mode under ``vmap``, as ``jacfwd`` is."""
+    try:
+        yield
+    except TypeError as error:
+        if "forward-mode" not in str(error):
+            raise
+        raise TypeError(NO_FORWARD) from error
 
 
 def forward_over_only(fn: Callable[..., Any]) -> Callable[..., Any]:

@@ -7,13 +7,15 @@ a static schedule, ``key_lengths(array)`` may be traced, differentiated past, an
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
 import jax
 
 from attention_core.values import Value, is_static
 from attention_core.variants import Layer
+
+from .saved import Kept, let_export
 
 __all__ = ["register_all"]
 
@@ -24,9 +26,11 @@ def register_all() -> None:
     """Register every mask, bias, dropout and layer class of the core."""
     for cls in _subclasses(Value):
         jax.tree_util.register_pytree_with_keys(cls, _flatten_value_with_keys, _unflattener(cls), _flatten_value)
+        let_export(cls)
     for cls in _subclasses(Layer):
         names = [field.name for field in fields(cls)]
         jax.tree_util.register_dataclass(cls, data_fields=names, meta_fields=[])
+        let_export(cls)
 
 
 def _subclasses(base: type[Any]) -> Iterator[type[Any]]:
@@ -35,24 +39,16 @@ def _subclasses(base: type[Any]) -> Iterator[type[Any]]:
         yield from _subclasses(cls)
 
 
-@dataclass(frozen=True)
-class _Kept:
-    """A Python value in its place; its type tells ``True`` from ``1``."""
-
-    kind: type
-    value: Any
-
-
 def _take_apart(x: Any) -> tuple[tuple[Any, ...], Any]:
     """Return the arrays of a field, and what puts them back among its Python values."""
     if not isinstance(x, tuple):
-        return ((), _Kept(type(x), x)) if is_static(x) else ((x,), None)
+        return ((), Kept(type(x), x)) if is_static(x) else ((x,), None)
     parts = [_take_apart(part) for part in x]
     return tuple(child for children, _ in parts for child in children), tuple(frame for _, frame in parts)
 
 
 def _put_together(frame: Any, children: Iterator[Any]) -> Any:
-    if isinstance(frame, _Kept):
+    if isinstance(frame, Kept):
         return frame.value
     return next(children) if frame is None else tuple(_put_together(part, children) for part in frame)
 
