@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import Progress
 
-from conformance import VECTORS, cli_diagnose, expectations, printed, report, runner, show, tell
+from conformance import VECTORS, cli_diagnose, expectations, kills, printed, report, runner, show, tell
 from conformance.adapters import NotInstalled, load_all
 from conformance.errors import RecordError, UsageError, VectorError
 from conformance.format import read_groups, write_groups
@@ -145,11 +145,15 @@ def record(
 
 
 @app.command()
-def lint(vectors: Folder = VECTORS) -> None:
+def lint(
+    vectors: Folder = VECTORS,
+    mutants: Annotated[bool, typer.Option("--mutants", help="Ask every wrong implementation too (a minute).")] = False,
+) -> None:
     """Check the vectors themselves: each tells right from wrong, says why it exists, shows what the article prints."""
     with _errors():
         groups = read_groups(vectors)
         found = [*lint_groups(groups, vectors), *printed.complaints(groups)]
+        found += list(kills.complaints(groups)) if mutants else []
     for complaint in found:
         _console().print(escape(complaint))
     cases = sum(len(group.cases) for group in groups)

@@ -70,12 +70,15 @@ def _discriminating(case: Case, worst: Mapping[str, float]) -> Iterator[str]:
     unknown = {name for each in case.coincidences for name in each.names} - answers.keys()
     if unknown:
         yield f"declares a coincidence of {sorted(unknown)}, which it does not have"
+    tolerances = {
+        True: _tolerances(case, worst, case.dtypes),
+        False: _tolerances(case, worst, tuple(dtype for dtype in case.dtypes if dtype in WIDE)),
+    }
     for one, other in combinations(answers, 2):
         pair = frozenset((one, other))
         if ZEROS in pair and EXPECTED not in pair:
             continue
-        dtypes = case.dtypes if EXPECTED in pair else tuple(dtype for dtype in case.dtypes if dtype in WIDE)
-        apart = _apart(case, answers[one], answers[other], worst, dtypes)
+        apart = _apart(answers[one], answers[other], tolerances[EXPECTED in pair])
         if pair in declared:
             if apart > 1.0:
                 yield f"declares that `{one}` and `{other}` coincide, and they are {apart:.3g} tolerances apart"
@@ -102,25 +105,23 @@ def _answers(case: Case) -> dict[str, Mapping[str, np.ndarray]]:
     return found
 
 
-def _apart(
-    case: Case, one: Mapping[str, Any], other: Mapping[str, Any], worst: Mapping[str, float], dtypes: tuple[str, ...]
-) -> float:
-    """How many tolerances two answers are apart, in the coarsest dtype, in the nearest output that both have."""
-    shared = one.keys() & other.keys() & case.expected.keys()
+def _apart(one: Mapping[str, Any], other: Mapping[str, Any], tolerances: Mapping[str, float]) -> float:
+    """How many tolerances two answers are apart in the nearest output that both have."""
+    shared = one.keys() & other.keys() & tolerances.keys()
     # Answers that share no output are told apart by whatever else they hold.
-    return min(
-        (
-            distance(one[name], other[name])[0] / _tolerance(case, name, worst, dtype)
-            for name in shared
-            for dtype in dtypes
-        ),
-        default=float("inf"),
-    )
+    return min((distance(one[name], other[name])[0] / tolerances[name] for name in shared), default=float("inf"))
 
 
-def _tolerance(case: Case, name: str, worst: Mapping[str, float], dtype: str) -> float:
-    # Never 0, so that an expectation of zeros without any error can be told from other numbers too.
-    return max(tolerance(case.expected[name].truth, worst.get(dtype, 0.0), dtype), float(np.finfo(np.float64).tiny))
+def _tolerances(case: Case, worst: Mapping[str, float], dtypes: tuple[str, ...]) -> dict[str, float]:
+    """The tolerance of each output in the coarsest of some dtypes, nothing where there is none.
+
+    Never 0, so that an expectation of zeros without any error can be told from other numbers too.
+    """
+    least = float(np.finfo(np.float64).tiny)
+    return {
+        name: max(least, *(tolerance(expected.truth, worst.get(dtype, 0.0), dtype) for dtype in dtypes))
+        for name, expected in (case.expected.items() if dtypes else ())
+    }
 
 
 def _spread(case: Case) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from conformance.record.departures import Call, Rule, departure, switch
+from conformance.record.departures import Call, Change, Rule, departure, switch
 
 CAUSAL = {"rule": "causal"}
 
@@ -13,15 +13,17 @@ def _all_rules(rule: Rule, **more: Any) -> Rule:
     return {**rule, **more}
 
 
-def _ignored(c: Call, name: str) -> Call | None:
+def ignored(c: Call, name: str) -> Call | None:
+    """Leave out every rule of one name."""
     return c.rules(name, lambda rule: None)
 
 
-def _ids(ids: Any, change: Any) -> Any:
-    return [_ids(each, change) for each in ids] if isinstance(ids, list) else change(ids)
+def numbers(ids: Any, change: Any) -> Any:
+    """Change every number of nested lists."""
+    return [numbers(each, change) for each in ids] if isinstance(ids, list) else change(ids)
 
 
-def _first(numbers: Any) -> Any:
+def first_of(numbers: Any) -> Any:
     """Give every batch item what the first has."""
     return [numbers[0]] * len(numbers) if isinstance(numbers, list) else numbers
 
@@ -45,17 +47,11 @@ def _joined(c: Call, one: str, other: str) -> Call | None:
     return c.given(mask={**mask, "rule": other}) if mask and mask["rule"] == one else None
 
 
-def _strict(rule: Rule) -> Rule:
-    return {**rule, "shift": rule.get("shift", 0) - 1}
-
-
 def enter() -> None:
     """Enter all of them."""
     _masks()
     _causal()
     _windows()
-    _lengths_and_segments()
-    _patterns()
 
 
 def _masks() -> None:
@@ -136,18 +132,10 @@ def _causal() -> None:
         "The causal triangle starts at the first key: upper left.",
         lambda c: c.rules("causal_lower_right", lambda rule: {"rule": "causal", "by": "index"}),
     )
-    for name in ("causal", "causal_lower_right"):
-        first = TABLE_CAUSAL[name]
-        departure(
-            first + "without_self", "A query does not see its own position.", lambda c, n=name: c.rules(n, _strict)
-        )  # type: ignore[misc]  # the default binds the loop's value
-        departure(
-            first + "one_too_many",
-            "A query sees the key after its own.",
-            lambda c, n=name: c.rules(n, lambda rule: {**rule, "shift": rule.get("shift", 0) + 1}),
-        )  # type: ignore[misc]  # as above
+    _one_key_off("causal", "causal=")
+    _one_key_off("causal_lower_right", "lower_right=")
     departure(
-        "causal=ignored", "The causal mask is dropped, alone or beside another mask.", lambda c: _ignored(c, "causal")
+        "causal=ignored", "The causal mask is dropped, alone or beside another mask.", lambda c: ignored(c, "causal")
     )
     departure(
         "causal=reversed",
@@ -186,7 +174,7 @@ def _causal() -> None:
         "query_positions=first_item",
         "All batch items take the first one's positions.",
         lambda c: (
-            c.given(query_positions=_first(c.parameters["query_positions"]))
+            c.given(query_positions=first_of(c.parameters["query_positions"]))
             if isinstance(c.parameters["query_positions"], list)
             and isinstance(c.parameters["query_positions"][0], list)
             else None
@@ -194,7 +182,12 @@ def _causal() -> None:
     )
 
 
-TABLE_CAUSAL = {"causal": "causal=", "causal_lower_right": "lower_right="}
+def _one_key_off(name: str, prefix: str) -> None:
+    def shifted(by: int) -> Change:
+        return lambda c: c.rules(name, lambda rule: {**rule, "shift": rule.get("shift", 0) + by})
+
+    departure(prefix + "without_self", "A query does not see its own position.", shifted(-1))
+    departure(prefix + "one_too_many", "A query sees the key after its own.", shifted(1))
 
 
 def _windows() -> None:
@@ -232,7 +225,7 @@ def _windows() -> None:
         "zero_is_unbounded", "A bound of 0 is taken as no bound.", lambda a, b: {"left": a or None, "right": b or None}
     )
     window("none_is_zero", "No bound is taken as a bound of 0.", lambda a, b: {"left": a or 0, "right": b or 0})
-    departure("window=ignored", "The window is dropped.", lambda c: _ignored(c, "sliding_window"))
+    departure("window=ignored", "The window is dropped.", lambda c: ignored(c, "sliding_window"))
     departure(
         "window=lower_right",
         "The window is aligned with the last key.",
@@ -242,156 +235,3 @@ def _windows() -> None:
             else None
         ),
     )
-
-
-def _lengths_and_segments() -> None:
-    for name in ("key_lengths", "query_lengths"):
-        departure(f"{name}=ignored", "The lengths are ignored: padding takes part.", lambda c, n=name: _ignored(c, n))  # type: ignore[misc]  # the default binds the loop's value
-        departure(
-            f"{name}=one_more",
-            "The key (or row) at index `length` still counts.",
-            lambda c, n=name: c.rules(n, lambda rule: {**rule, "lengths": _ids(rule["lengths"], lambda x: x + 1)}),
-        )  # type: ignore[misc]  # as above
-        departure(
-            f"{name}=first_item",
-            "All batch items take the first one's length.",
-            lambda c, n=name: c.rules(n, lambda rule: {**rule, "lengths": _first(rule["lengths"])}),
-        )  # type: ignore[misc]  # as above
-    departure(
-        "key_lengths=zero_is_all",
-        "A length of 0 is taken as no length.",
-        lambda c: c.rules(
-            "key_lengths", lambda rule: {**rule, "lengths": _ids(rule["lengths"], lambda x: x if x > 0 else 99)}
-        ),
-    )
-    departure(
-        "key_lengths=by_position",
-        "The lengths are compared with positions, not with indices.",
-        lambda c: (
-            c.rules("key_lengths", lambda rule: {"rule": "prefix", "length": rule["lengths"]})
-            if c.parameters["key_positions"] != 0
-            else None
-        ),
-    )
-    departure(
-        "key_lengths=for_queries",
-        "The lengths bound the queries, not the keys.",
-        lambda c: c.rules("key_lengths", lambda rule: {**rule, "rule": "query_lengths"}),
-    )
-    departure(
-        "segments=ignored", "The segments are ignored: documents see each other.", lambda c: _ignored(c, "segments")
-    )
-    departure(
-        "segments=padding_attends",
-        "Padding, with a negative id, sees padding.",
-        lambda c: c.rules(
-            "segments",
-            lambda rule: {
-                **rule,
-                "query_ids": _ids(rule["query_ids"], lambda x: x + 9),
-                "key_ids": _ids(rule["key_ids"], lambda x: x + 9),
-            },
-        ),
-    )
-    departure(
-        "segments=padding_is_visible",
-        "Padding, with a negative id, belongs to segment 0.",
-        lambda c: c.rules(
-            "segments",
-            lambda rule: {
-                **rule,
-                "query_ids": _ids(rule["query_ids"], lambda x: max(x, 0)),
-                "key_ids": _ids(rule["key_ids"], lambda x: max(x, 0)),
-            },
-        ),
-    )
-    departure(
-        "segments=zero_is_padding",
-        "Segment 0 is taken as padding.",
-        lambda c: c.rules(
-            "segments", lambda rule: {**rule, "query_ids": _ids(rule["query_ids"], lambda x: x if x else -1)}
-        ),
-    )
-    departure(
-        "segments=query_ids_for_keys",
-        "The keys' own ids are ignored.",
-        lambda c: (
-            c.rules("segments", lambda rule: {**rule, "key_ids": rule["query_ids"]})
-            if c.axis("Lq") == c.axis("Lk")
-            else None
-        ),
-    )
-    departure(
-        "segments=first_item",
-        "All batch items take the first one's ids.",
-        lambda c: c.rules(
-            "segments",
-            lambda rule: (
-                {**rule, "query_ids": _first(rule["query_ids"]), "key_ids": _first(rule["key_ids"])}
-                if isinstance(rule["query_ids"][0], list)
-                else rule
-            ),
-        ),
-    )
-
-
-def _patterns() -> None:
-    def more(name: str, key: str, by: int) -> Any:
-        return lambda c: c.rules(name, lambda rule: {**rule, key: _ids(rule[key], lambda x: x + by)})
-
-    departure("prefix=one_more", "The key at position `length` belongs to the prefix.", more("prefix", "length", 1))
-    departure("prefix=ignored", "The prefix is ignored.", lambda c: _ignored(c, "prefix"))
-    departure(
-        "prefix=by_index",
-        "The prefix counts indices, not positions.",
-        lambda c: (
-            c.rules("prefix", lambda rule: {**rule, "by": "index"}) if c.parameters["key_positions"] != 0 else None
-        ),
-    )
-    departure(
-        "prefix=for_queries",
-        "The prefix bounds the queries, not the keys.",
-        lambda c: c.rules("prefix", lambda rule: {"rule": "query_lengths", "lengths": rule["length"]}),
-    )
-    departure(
-        "chunked=sliding",
-        "A chunk is taken as a window of its size.",
-        lambda c: c.rules(
-            "chunked", lambda rule: {"rule": "sliding_window", "left": rule["size"] - 1, "right": rule["size"] - 1}
-        ),
-    )
-    departure("chunked=one_larger", "The chunks are one position larger.", more("chunked", "size", 1))
-    departure(
-        "chunked=from_one",
-        "The first chunk is one position shorter.",
-        lambda c: c.rules("chunked", lambda rule: {**rule, "shift": 1}),
-    )
-    departure(
-        "chunked=by_index",
-        "Chunks count indices, not positions.",
-        lambda c: (
-            c.rules("chunked", lambda rule: {**rule, "by": "index"})
-            if c.parameters["query_positions"] != 0 or c.parameters["key_positions"] != 0
-            else None
-        ),
-    )
-    departure("chunked=ignored", "The chunks are ignored.", lambda c: _ignored(c, "chunked"))
-    departure("dilated=one_more", "The step counts the positions in between.", more("dilated", "step", 1))
-    departure("dilated=ignored", "The dilation is ignored.", lambda c: _ignored(c, "dilated"))
-    departure(
-        "dilated=from_zero",
-        "Key positions divisible by the step are visible, wherever the query is.",
-        lambda c: c.rules("dilated", lambda rule: {**rule, "rule": "from_zero"}),
-    )
-    departure(
-        "global=keys_only",
-        "Global tokens are seen by all, and do not see all.",
-        lambda c: c.rules("global_tokens", lambda rule: {**rule, "queries": -(2**30)}),
-    )
-    departure(
-        "global=queries_only",
-        "Global tokens see all, and are not seen by all.",
-        lambda c: c.rules("global_tokens", lambda rule: {**rule, "keys": -(2**30)}),
-    )
-    departure("global=one_more", "The position at `count` is global too.", more("global_tokens", "count", 1))
-    departure("global=ignored", "No token is global.", lambda c: _ignored(c, "global_tokens"))

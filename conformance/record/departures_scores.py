@@ -325,7 +325,6 @@ def _of_softmax() -> None:
     departure("memory=ignored", "Strides are ignored: the numbers are read as they lie in memory.", _as_it_lies)
     switch("dtype=scores_in_float16", "The scores are computed in float16 and overflow.", lambda c: True)
     switch("dtype=float32", "Everything is computed in float32.", lambda c: True)
-    switch("dtype=bfloat16", "Everything is computed in bfloat16.", lambda c: True)
     switch(
         "masked=value_leaks",
         "A weight of 0 multiplies what stands in a masked value: NaN.",

@@ -56,11 +56,8 @@ def attention(inputs: Tensors, parameters: Parameters, switch: str = "") -> dict
 def _in_compute_dtype(inputs: Tensors, kind: Any, switch: str) -> dict[str, Tensor]:
     import torch
 
-    rounded = {"dtype=float32": torch.float32, "dtype=bfloat16": torch.bfloat16}.get(switch)
+    kind = torch.float32 if switch == "dtype=float32" else kind
     real = {name: tensor for name, tensor in inputs.items() if tensor.is_floating_point()}
-    if rounded is not None:
-        real = {name: tensor.to(rounded) for name, tensor in real.items()}
-        return {**inputs, **real}
     return {**inputs, **{name: tensor.to(kind) for name, tensor in real.items()}}
 
 
@@ -197,8 +194,8 @@ def _with_sink(joined: Tensor, s: Scores, switch: str) -> Tensor:
         top = s.masked.amax(-1, keepdim=True)
         powers = (s.masked - top).exp()
         return powers / (1 + powers.sum(-1, keepdim=True))
-    if switch == "sink=gate":
-        return torch.softmax(s.masked, -1) * torch.sigmoid(s.sink)[..., None]  # type: ignore[index]  # is given here
+    if switch == "sink=gate" and s.sink is not None:
+        return torch.softmax(s.masked, -1) * torch.sigmoid(s.sink)[..., None]
     if switch == "sink=lse_only":
         return torch.softmax(s.masked, -1)
     return torch.softmax(joined, -1)[..., :-1]

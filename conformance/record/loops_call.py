@@ -26,15 +26,16 @@ def merged(inputs: Arrays) -> dict[str, np.ndarray]:
     """Merge parts, number by number: outputs weighted by exp(lse)."""
     parts = [(inputs[f"outs.{n}"], inputs[f"lses.{n}"]) for n in range(len(inputs) // 2)]
     out, lse = np.zeros(parts[0][0].shape), np.zeros(parts[0][1].shape)
-    for row in np.ndindex(lse.shape):
-        tops = [float(part[row]) for _, part in parts]
+    place: Index
+    for place in np.ndindex(lse.shape):
+        tops = [float(part[place]) for _, part in parts]
         top = max(tops)
         powers = [0.0 if x == -math.inf else math.exp(x - top) for x in tops]
         norm = total(powers)
-        lse[row] = -math.inf if norm == 0.0 else top + math.log(norm)
-        for d in range(out.shape[-1]):
-            terms = [x * float(o[(*row, d)]) for x, (o, _) in zip(powers, parts, strict=True) if x > 0.0]
-            out[(*row, d)] = total(terms) / norm if norm else 0.0
+        lse[place] = -math.inf if norm == 0.0 else top + math.log(norm)
+        for d in range(parts[0][0].shape[-1]):
+            terms = [x * float(o[(*place, d)]) for x, (o, _) in zip(powers, parts, strict=True) if x > 0.0]
+            out[(*place, d)] = total(terms) / norm if norm else 0.0
     return {"out": out, "lse": lse}
 
 

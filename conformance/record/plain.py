@@ -98,8 +98,8 @@ def tangents(op: str, inputs: Tensors, parameters: Parameters, directions: Tenso
         found = OPS[op]({**inputs, **dict(zip(names, moved, strict=True))}, parameters)
         return found["out"], found["lse"]
 
-    _, (out, lse) = torch.func.jvp(outputs, tuple(inputs[n] for n in names), tuple(directions[n] for n in names))
-    return {"tangent.out": out, "tangent.lse": lse}
+    moved: Any = torch.func.jvp(outputs, tuple(inputs[n] for n in names), tuple(directions[n] for n in names))
+    return {"tangent.out": moved[1][0], "tangent.lse": moved[1][1]}
 
 
 def _layer(x: Tensor, other: Tensor, weights: Tensors) -> dict[str, Tensor]:

@@ -8,7 +8,8 @@ import sys
 from collections.abc import Iterator
 
 from conformance.errors import RecordError
-from conformance.record.ask import DRAWS, Ask, draft_of
+from conformance.record.ask import Ask
+from conformance.record.drafting import DRAWS, draft_of
 from conformance.record.portable import portable_torch
 
 TRIES = 24

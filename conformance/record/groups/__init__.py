@@ -2,15 +2,16 @@
 
 from collections.abc import Iterator
 
-from conformance.record.ask import Ask, drafted
+from conformance.record.ask import Ask
 from conformance.record.draft import Draft
-from conformance.record.groups import calls, masks, rows, scores, shapes
+from conformance.record.drafting import drafted
+from conformance.record.groups import calls, causal, numbers, patterns, rows, scores, shapes, sums, windows
 from conformance.record.groups.theme import Theme
 
 
 def themes() -> Iterator[tuple[Theme, list[Ask]]]:
     """Yield every group of `attention` with its cases, in the order of the index."""
-    for module in (masks, rows, scores, shapes, calls):
+    for module in (causal, windows, patterns, rows, numbers, scores, sums, shapes, calls):
         for theme, asks in module.groups():
             yield theme, list(asks)
 

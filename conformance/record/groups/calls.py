@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 
 from conformance.record import merging
-from conformance.record.ask import DTYPES, GITHUB, Ask, Size
+from conformance.record.ask import DTYPES, Ask, Size
 from conformance.record.draft import Draft
+from conformance.record.drafting import GITHUB
 from conformance.record.draw import eighths
-from conformance.record.groups.masks import CAUSAL, both, window
+from conformance.record.groups.rules import CAUSAL, both, window
 from conformance.record.groups.theme import DENSE, Theme, Themed
 
 Arrays = dict[str, Any]
@@ -17,7 +18,8 @@ INF, NAN = float("inf"), float("nan")
 MERGE = Theme(
     "merge",
     "Merging",
-    "out and lse of attention over disjoint key sets give those over their union; an empty part (lse -inf) changes nothing.",
+    "out and lse of attention over disjoint key sets give those over their union; an empty part (lse -inf) "
+    "changes nothing.",
     "Ring attention, split keys and prefix sharing are wrong where parts differ in weight, or NaN where one is empty.",
     "Dao-AILab/flash-attention/pull/978 vllm-project/vllm/pull/39148 sgl-project/sglang/issues/33064 "
     "zhuzilin/ring-flash-attention/issues/20",
@@ -29,7 +31,6 @@ def merges() -> Iterator[Draft]:
     yield _merge("two", "two parts", (2, 3, 4), 2, "merge=mean merge=base_2 merge=lses_added merge=last")
     yield _merge("three", "three parts", (2, 3, 2), 3, "merge=mean merge=sum merge=lse_is_maximum")
     yield _merge("batch", "a batch of two parts", (2, 2, 3, 4), 2, "merge=mean merge=base_2")
-    yield _merge("one", "a single part is itself", (2, 3, 4), 1, "")
     yield _merge(
         "empty", "an empty part beside a full one", (2, 3, 4), 2, "merge=empty_is_plus_inf merge=mean", {1: (0,)}
     )
@@ -67,7 +68,7 @@ def _merge(
 ) -> Draft:
     import torch
 
-    inputs = {}
+    inputs: Arrays = {}
     for n in range(count):
         out = eighths(f"merge-{suffix}/outs/{n}", shape, -2.0, 4.0)
         lse = eighths(f"merge-{suffix}/lses/{n}", shape[:-1], -1.0, 3.0)
@@ -105,7 +106,8 @@ def groups() -> Iterator[Themed]:
 _INVALID = Theme(
     "invalid",
     "Calls that must raise",
-    "A wrong call raises at once and names the argument; nothing is guessed, broadcast by chance or computed in integers.",
+    "A wrong call raises at once and names the argument; nothing is guessed, broadcast by chance or computed in "
+    "integers.",
     "A mistake in a model's code runs on with numbers that look like results.",
     "pytorch/pytorch/pull/191325 keras-team/keras/pull/21558 ml-explore/mlx/issues/2626",
 )
@@ -144,7 +146,12 @@ def _invalid() -> Iterator[Ask]:
     yield ask("no-kv-heads", "2 query heads, no key heads", Size(3, 5, 4, 2, 2, 0))
     yield ask("more-kv-heads", "2 query heads, 4 key heads", Size(3, 5, 4, 2, 2, 4))
     yield ask("batches", "leading axes of 3 and 2", Size(3, 5, 4, 2, 2, 2, (3,), (2,)))
-    yield ask("plain-beside-heads", "plain query beside key and value with heads", edit=_cut("query", 0))
+    yield ask(
+        "plain-beside-heads",
+        "plain query beside key and value with heads",
+        Size(3, 5, 4, 2, 1, 1),
+        edit=_cut("query", 0),
+    )
     yield ask("layout", "an unknown layout", layout="LBHD")
     yield ask("mask-float", "a float array as mask", mask=DENSE, edit=_float_mask)
     yield ask("mask-integer", "an integer array as mask", mask=DENSE, edit=_integer_mask)

@@ -1,4 +1,4 @@
-"""Rows that see nothing, what stands in masked places, extreme scores, precision."""
+"""Rows that see nothing, what stands in masked places, what is seen and is no number."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from conformance.record.ask import Ask, Size
-from conformance.record.groups.masks import CAUSAL, LOWER_RIGHT, both, window
+from conformance.record.groups.rules import CAUSAL, LOWER_RIGHT, both, window
 from conformance.record.groups.theme import DENSE, Theme, Themed
 
 Arrays = dict[str, Any]
@@ -19,7 +19,6 @@ EVERYWHERE = {
     "masked=value_leaks mask=inverted": READ,
     "out=mean_of_v mask=inverted": READ,
 }
-WIDE, NARROW = ("float64", "float32"), ("float32", "float16", "bfloat16")
 
 
 def groups() -> Iterator[Themed]:
@@ -27,9 +26,6 @@ def groups() -> Iterator[Themed]:
     yield _EMPTY, [*_empty()]
     yield _POISON, [*_poison()]
     yield _VISIBLE, [*_visible()]
-    yield _EXTREME, [*_extreme()]
-    yield _OVERFLOW, [*_overflow()]
-    yield _PRECISION, [*_precision()]
 
 
 _EMPTY = Theme(
@@ -37,14 +33,15 @@ _EMPTY = Theme(
     "Rows that see nothing",
     "A row without a visible key gives out 0, weights 0, gradients 0 and lse -inf (its sink, with one).",
     "Padding rows become NaN and spoil the whole gradient, or carry the mean of the values into later layers.",
-    "pytorch/pytorch/issues/103749 ml-explore/mlx/issues/2395 NVIDIA/TensorRT-LLM/issues/17477 onnx/onnx/pull/8068 Xilinx/brevitas/pull/1591",
+    "pytorch/pytorch/issues/103749 ml-explore/mlx/issues/2395 NVIDIA/TensorRT-LLM/issues/17477 "
+    "onnx/onnx/pull/8068 Xilinx/brevitas/pull/1591",
     "empty=mean_of_value empty=nan empty=sum_of_value lse=empty_is_plus_inf lse=empty_is_zero",
 )
 
 
 def _dead(*rows: int) -> Any:
     def edit(arrays: Arrays) -> None:
-        mask = arrays.get("mask", arrays.get("given"))
+        mask = arrays["given" if "given" in arrays else "mask"]
         mask[..., 0] = True
         for row in rows:
             mask[..., row, :] = False
@@ -164,7 +161,8 @@ def _poison() -> Iterator[Ask]:
             "key": KEY_READ if np.isnan(number) else {},
             "value": INF_READ if number == -INF else EVERYWHERE if np.isnan(number) else {},
         }[name]
-        more: Arrays = [{}, {"bias": DENSE}, {"softcap": 2.0}, {"sinks": True}, {}, {"dropout": 0.5}][n]
+        options: list[Arrays] = [{}, {"bias": DENSE}, {"softcap": 2.0}, {"sinks": True}, {}, {"dropout": 0.5}]
+        more = options[n]
         size = [Size(3, 5, 4, 3, 2, 2), Size(4, 5, 3, 4, 2, 1), Size(3, 5, 4, 6, 3, 3)][n % 3]
         yield ask(
             f"lengths-{name}-{'nan' if np.isnan(number) else f'{number:g}'.replace('-', 'minus-')}",
@@ -279,220 +277,3 @@ def _visible() -> Iterator[Ask]:
         gradients=False,
         outputs="out lse",
     )
-
-
-_EXTREME = Theme(
-    "extreme",
-    "Extreme scores",
-    "Only differences of scores matter: the maximum is subtracted, whatever it is, before exponentiating.",
-    "Long training runs end in NaN or in rows of zeros when scores grow.",
-    "flashinfer-ai/flashinfer/issues/4267 jax-ml/jax/issues/17117 vllm-project/vllm/pull/56579",
-    "masked=minus_100 masked=zero_fill",
-)
-
-
-def _shifted(number: float) -> Any:
-    """Move all scores by a number: one more depth, in which query is 1 and key the number."""
-
-    def edit(arrays: Arrays) -> None:
-        arrays["query"][..., -1] = 1.0
-        arrays["key"][..., -1] = number
-
-    return edit
-
-
-def _extreme() -> Iterator[Ask]:
-    ask, size = _EXTREME.ask, Size(3, 5, 5, 3, 2, 2)
-    for number in (-60000.0, -8192.0, 8192.0, 60000.0):
-        far = {"dtypes": ("float64",)} if abs(number) > 10000 else {"dtypes": ("float64",), "scale": 0.5}
-        yield ask(
-            f"shift-{number:g}".replace("--", "-minus-"),
-            f"all scores near {number:g}",
-            size,
-            edit=_shifted(number),
-            outputs="out weights",
-            **far,
-        )
-    yield ask(
-        "shift-masked",
-        "scores near -1024, and masked pairs: no finite fill is low enough",
-        Size(3, 5, 4, 3, 2, 2),
-        mask=DENSE,
-        edit=_shifted(-1024.0),
-        kills="masked=minus_100",
-        outputs="out weights",
-        dtypes=("float64", "float32"),
-    )
-    yield ask(
-        "shift-window",
-        "scores near -512 under a window",
-        Size(4, 6, 4, 3, 4, 2),
-        mask=window(1, 1),
-        edit=_shifted(-512.0),
-        kills="masked=minus_100",
-        outputs="out",
-        dtypes=("float64", "float32"),
-    )
-    yield ask(
-        "masked-far-above",
-        "a masked score far above the visible ones",
-        Size(3, 4, 3, 4, 2, 2),
-        mask={"rule": "key_lengths", "lengths": 3},
-        edit=_far_above,
-        same={"mask=none mask=inverted": "the masked key has all the weight, if it has some"},
-    )
-    yield ask(
-        "one-hot",
-        "scores so far apart that one key has all the weight",
-        Size(3, 5, 4, 3, 2, 2),
-        scale=64.0,
-        spread=2.0,
-        outputs="out weights",
-        gradients=False,
-    )
-    yield ask(
-        "cap-far",
-        "scores of thousands under a soft cap of 2",
-        Size(3, 5, 4, 3, 2, 2),
-        scale=1024.0,
-        softcap=2.0,
-        kills="cap=none",
-        outputs="out",
-        gradients=False,
-    )
-    yield ask(
-        "sink-far",
-        "a sink far above all scores",
-        Size(3, 5, 4, 3, 2, 2),
-        sinks=True,
-        edit=_far_sink,
-        outputs="out weights",
-        gradients=False,
-        kills="sink=none",
-        prefer="sink=one_after_shift",
-    )
-    yield ask(
-        "sink-minus-inf",
-        "a sink of -inf is no sink",
-        Size(3, 5, 4, 3, 2, 2),
-        sinks=True,
-        edit=_no_sink,
-        same={"sink=none": "a sink of -inf is no sink"},
-        gradients=False,
-        kills="sink=one_after_shift",
-    )
-
-
-def _far_above(arrays: Arrays) -> None:
-    arrays["key"][..., 3, :] = 512.0
-    arrays["query"][...] = abs(arrays["query"])
-
-
-def _far_sink(arrays: Arrays) -> None:
-    arrays["sinks"][...] = [200.0, -200.0]
-
-
-def _no_sink(arrays: Arrays) -> None:
-    arrays["sinks"][...] = -INF
-
-
-_OVERFLOW = Theme(
-    "overflow",
-    "Scores beyond float16",
-    "16-bit inputs are multiplied and summed in float32: a product beyond 65504 is an ordinary score.",
-    "Half-precision inference gives NaN or uniform attention on layers with large activations.",
-    "pytorch/pytorch/issues/60939 huggingface/transformers/pull/17306 google/flax/issues/982 unit8co/darts/issues/3081",
-    "dtype=scores_in_float16",
-)
-
-
-def _overflow() -> Iterator[Ask]:
-    def large(arrays: Arrays) -> None:
-        arrays["query"][...] = 256.0 + 4 * arrays["query"]
-        arrays["key"][...] = 256.0 + 0 * arrays["key"] + np.round(arrays["key"]) * 2
-
-    for name, more in {
-        "plain": {},
-        "causal": {"mask": CAUSAL},
-        "sinks": {"sinks": True},
-        "grouped": {},
-        "masked": {"mask": DENSE},
-    }.items():
-        size = Size(4, 6, 3, 2, 4, 2) if name == "grouped" else Size(3, 5, 4, 3, 2, 2)
-        yield _OVERFLOW.ask(
-            name,
-            f"{name}, products of 65536",
-            size,
-            edit=large,
-            scale=2.0**-9,
-            dtypes=("float32", "float16"),
-            kills="dtype=scores_in_float16",
-            outputs="out" if name != "grouped" else "out weights",
-            gradients=False,
-            **more,
-        )
-
-
-_PRECISION = Theme(
-    "precision",
-    "Dtypes",
-    "16 bits compute in float32, float64 stays float64, out is rounded once.",
-    "Numbers that should agree to the last digits agree to three; sums over many keys drift.",
-    "jax-ml/jax/issues/37422 jax-ml/ml_dtypes/issues/63 pytorch/executorch/pull/20090 antirez/h3.c/issues/3",
-    "dtype=float32 dtype=bfloat16",
-)
-
-
-def _precision() -> Iterator[Ask]:
-    ask = _PRECISION.ask
-    only: Arrays = {"dtypes": ("float64",), "kills": "dtype=float32"}
-    yield ask("float64", "float64 in, float64 accuracy out", Size(3, 5, 4, 3, 2, 2), outputs="out lse weights", **only)
-    yield ask(
-        "float64-masked", "float64 with a mask and a bias", Size(4, 5, 3, 4, 2, 2), mask=DENSE, bias=DENSE, **only
-    )
-    yield ask("float64-capped", "float64 with a cap and sinks", Size(4, 5, 3, 4, 3, 1), softcap=2.0, sinks=True, **only)
-    yield ask(
-        "many-keys",
-        "300 equal scores: a running sum of ones sticks at 256 in bfloat16",
-        Size(2, 300, 1, 1, 1, 1),
-        edit=_equal,
-        gradients=False,
-        dtypes=("float64", "float32", "float16", "bfloat16"),
-        same={"out=mean_of_v": "all scores are equal"},
-        kills="softmax=none",
-    )
-    yield ask(
-        "rounded-once", "out is rounded once: small weights of large values", Size(2, 65, 2, 2, 2, 2), gradients=False
-    )
-    for name, bias in {"bias": DENSE, "mask": None}.items():
-        more: Arrays = (
-            {"bias": bias, "fixed": {"bias": "float32"}, "dtypes": NARROW} if bias else {"mask": DENSE, "fixed": {}}
-        )
-        yield ask(
-            f"other-{name}",
-            f"a float32 {name} beside 16-bit inputs" if bias else "a boolean mask beside 16-bit inputs",
-            Size(3, 5, 4, 3, 2, 2, (2,)),
-            reports="jax-ml/jax/issues/32242",
-            **more,
-        )
-    yield ask(
-        "other-sinks",
-        "float32 sinks beside 16-bit inputs",
-        Size(3, 5, 4, 3, 4, 2),
-        sinks=True,
-        fixed={"sinks": "float32"},
-        dtypes=NARROW,
-    )
-    yield ask(
-        "wider-value",
-        "a float32 value beside other queries and keys: out is the widest",
-        Size(3, 5, 4, 3, 2, 2),
-        fixed={"value": "float32"},
-        reports="keras-team/keras/pull/21558",
-        gradients=False,
-    )
-
-
-def _equal(arrays: Arrays) -> None:
-    arrays["query"][...] = 0.5
-    arrays["key"][...] = 1.0

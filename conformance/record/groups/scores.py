@@ -1,10 +1,10 @@
-"""Scale, soft cap, biases, sinks, lse, dropout."""
+"""Scale, soft cap, biases."""
 
 from collections.abc import Iterator
 from typing import Any
 
 from conformance.record.ask import Ask, Size
-from conformance.record.groups.masks import CAUSAL, window
+from conformance.record.groups.rules import CAUSAL, window
 from conformance.record.groups.theme import DENSE, Theme, Themed
 
 Arrays = dict[str, Any]
@@ -18,9 +18,6 @@ def groups() -> Iterator[Themed]:
     yield _BIAS, [*_bias()]
     yield _ALIBI, [*_alibi()]
     yield _RELATIVE, [*_relative()]
-    yield _SINKS, [*_sinks()]
-    yield _LSE, [*_lse()]
-    yield _DROPOUT, [*_dropout()]
 
 
 _SCALE = Theme(
@@ -28,8 +25,10 @@ _SCALE = Theme(
     "Scale",
     "The scores are multiplied by the scale, which is 1/sqrt(D) by default; 0 and negative numbers are scales too.",
     "Attention is too sharp or too flat everywhere: the model works, a little worse.",
-    "pytorch/pytorch/pull/105202 tenstorrent/tt-metal/issues/33304 aladdinpersson/Machine-Learning-Collection/issues/65",
-    "scale=1 scale=1/D scale=default scale=by_value_depth scale=by_all_heads scale=absolute scale=squared softmax=base_2",
+    "pytorch/pytorch/pull/105202 tenstorrent/tt-metal/issues/33304 "
+    "aladdinpersson/Machine-Learning-Collection/issues/65",
+    "scale=1 scale=1/D scale=default scale=by_value_depth scale=by_all_heads scale=absolute scale=squared "
+    "softmax=base_2",
 )
 
 
@@ -84,7 +83,8 @@ _CAP = Theme(
     "s = softcap * tanh(s / softcap) comes after the scale, before bias and mask.",
     "Gemma-like models drift: far keys get weight from a capped mask, biases are flattened.",
     "vllm-project/vllm/pull/56579 ggml-org/llama.cpp/pull/29034 onnx/onnx/issues/7865",
-    "cap=none cap=after_bias cap=after_mask cap=before_scale cap=softsign cap=not_multiplied cap=clipped gradient=cap_forgotten",
+    "cap=none cap=after_bias cap=after_mask cap=before_scale cap=softsign cap=not_multiplied cap=clipped "
+    "gradient=cap_forgotten",
 )
 
 
@@ -137,10 +137,12 @@ def _equal(arrays: Arrays) -> None:
 _BIAS = Theme(
     "bias",
     "Bias",
-    "Real numbers added after scale and cap, broadcast to (..., Hq, Lq, Lk); -inf masks its pair, any finite number is only a bias.",
+    "Real numbers added after scale and cap, broadcast to (..., Hq, Lq, Lk); -inf masks its pair, any finite "
+    "number is only a bias.",
     "Relative positions, pair representations or float masks act at the wrong places, or not at all.",
     "mlverse/torch/issues/1205 pytorch/pytorch/issues/92554 ml-explore/mlx/issues/2626 pytorch/pytorch/issues/136816",
-    "bias=none bias=scaled bias=subtracted bias=first_head bias=first_item bias=transposed bias=zero_is_masked bias=inf_is_finite",
+    "bias=none bias=scaled bias=subtracted bias=first_head bias=first_item bias=transposed bias=zero_is_masked "
+    "bias=inf_is_finite",
     loud=1.7,
 )
 
@@ -257,7 +259,8 @@ _RELATIVE = Theme(
     "table[bucket(key position - query position), h], half of a side's buckets exact, the rest logarithmic.",
     "A T5 model attends at mirrored distances, or forgets its cache's positions while decoding.",
     "huggingface/candle/pull/899",
-    "relative=query_minus_key relative=other_direction relative=by_index relative=larger_distance relative=heads_reversed bias=none",
+    "relative=query_minus_key relative=other_direction relative=by_index relative=larger_distance "
+    "relative=heads_reversed bias=none",
 )
 
 
@@ -306,117 +309,3 @@ def _relative() -> Iterator[Ask]:
         **table(False, 8, 17),
     )
     yield ask("capped", "with a soft cap", Size(4, 5, 4, 3, 2, 2), softcap=1.0, **table(True))
-
-
-_SINKS = Theme(
-    "sinks",
-    "Sinks",
-    "One logit a query head, in the denominator only: not scaled, capped, biased, masked or dropped; it has a gradient.",
-    "gpt-oss-like models put too much weight on every token, and their sinks do not train.",
-    "kyegomez/AttentionIsOFFByOne/issues/5",
-    "sink=none sink=reversed_heads sink=scaled sink=capped sink=one_after_shift sink=gate sink=lse_only lse=without_sink gradient=sink_forgotten",
-)
-
-
-def _sinks() -> Iterator[Ask]:
-    over, ask = _SINKS.over, _SINKS.ask
-    yield from over("wide tall square grouped multi-query batch blhd biased capped tangent forward", None, sinks=True)
-    yield from over("wide batch", lambda size: CAUSAL, "causal-", "under a causal mask", sinks=True)
-    yield from over("grouped", lambda size: window(1, 0), "window-", "under a window", sinks=True)
-    yield ask(
-        "scaled",
-        "the sink is not scaled",
-        Size(3, 5, 4, 3, 2, 2),
-        sinks=True,
-        scale=0.125,
-        kills="sink=scaled",
-        edit=_large,
-        dtypes=("float64", "float32", "float16"),
-    )
-    yield ask(
-        "low",
-        "scores far below 0: the sink is shifted with them",
-        Size(3, 4, 4, 3, 2, 2),
-        flags=("narrow",),
-        sinks=True,
-        edit=_low,
-        kills="sink=one_after_shift",
-        outputs="out weights",
-    )
-    yield ask(
-        "dropout",
-        "the sink is not dropped",
-        Size(3, 5, 4, 3, 2, 2),
-        sinks=True,
-        dropout=0.5,
-        kills="dropout=not_divided",
-    )
-
-
-def _large(arrays: Arrays) -> None:
-    arrays["sinks"][...] = [3.0, 2.0]
-
-
-def _low(arrays: Arrays) -> None:
-    arrays["query"][..., -1] = 4.0
-    arrays["key"][..., -1] = -2.0
-
-
-_LSE = Theme(
-    "lse",
-    "Logarithm of the sum",
-    "lse is the natural logarithm of the denominator, with scale, cap, bias, mask and sink, and has a gradient.",
-    "Merged parts, ring attention and z-losses are off by a factor, or do not train.",
-    "sgl-project/sglang/issues/33064 pytorch/pytorch/issues/181645",
-    "lse=base_2 lse=maximum_forgotten lse=of_scaled_scores lse=without_sink gradient=lse_stopped",
-)
-
-
-def _lse() -> Iterator[Ask]:
-    over, ask = _LSE.over, _LSE.ask
-    yield from over("wide grouped plain batch", None, outputs="out lse weights", lse_cotangent=True)
-    yield from over(
-        "wide batch",
-        lambda size: CAUSAL,
-        "causal-",
-        "under a causal mask",
-        lse_cotangent=True,
-        kills="lse=of_scaled_scores",
-    )
-    yield from over("biased capped", None, "with-", "beside the rest", lse_cotangent=True, scale=1.0)
-    yield ask(
-        "base",
-        "scores that make the base plain",
-        Size(3, 6, 4, 2, 2, 2),
-        scale=1.5,
-        kills="lse=base_2",
-        lse_cotangent=True,
-    )
-    yield ask(
-        "layout", "lse is (..., H, L) in either layout", Size(3, 6, 4, 2, 2, 2, (2,)), layout="BLHD", lse_cotangent=True
-    )
-
-
-_DROPOUT = Theme(
-    "dropout",
-    "Dropout",
-    "Kept weights are divided by 1 - rate; lse and the returned weights are those before dropout.",
-    "Training sees weights of another size than inference.",
-    "pytorch/pytorch/issues/27968 pytorch/pytorch/issues/124464",
-    "dropout=ignored dropout=not_divided dropout=inverted dropout=renormalised weights=after_dropout",
-    loud=1.7,
-)
-
-
-def _dropout() -> Iterator[Ask]:
-    over, ask = _DROPOUT.over, _DROPOUT.ask
-    yield from over("wide grouped batch plain blhd sunk", None, dropout=0.5)
-    yield from over("wide batch", lambda size: CAUSAL, "causal-", "under a causal mask", dropout=0.25)
-    yield ask(
-        "weights",
-        "the returned weights are those before dropout",
-        Size(3, 5, 4, 3, 2, 2),
-        dropout=0.5,
-        outputs="out lse weights",
-        kills="weights=after_dropout",
-    )

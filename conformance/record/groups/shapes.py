@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from conformance.record.ask import Ask, Size
-from conformance.record.groups.masks import CAUSAL
+from conformance.record.groups.rules import CAUSAL
 from conformance.record.groups.theme import DENSE, Theme, Themed
 
 Arrays = dict[str, Any]
@@ -71,7 +71,14 @@ def _heads() -> Iterator[Ask]:
     yield ask(
         "4-2-lse", "grouped, a gradient through lse", Size(3, 5, 4, 2, 4, 2), lse_cotangent=True, kills="heads=tiled"
     )
-    yield ask("4-2-tangent", "grouped, with tangents", Size(3, 5, 4, 2, 4, 2), tangents=True, kills="heads=tiled")
+    yield ask(
+        "4-2-tangent",
+        "grouped, with tangents and a soft cap",
+        Size(3, 5, 4, 2, 4, 2),
+        softcap=2.0,
+        tangents=True,
+        kills="heads=tiled",
+    )
     yield ask(
         "index",
         "each head's value is its number, equal scores",
@@ -186,7 +193,8 @@ _SIZES = Theme(
     "Sizes of 0 and 1",
     "Any of Lq, Lk, batch, D, Dv may be 0: the result has its shape; without keys out is 0 and lse -inf.",
     "The last, empty or one-token batch of an epoch crashes the run.",
-    "Dao-AILab/flash-attention/pull/2470 pytorch/pytorch/pull/175000 pytorch/pytorch/issues/81077 jax-ml/jax/issues/24491",
+    "Dao-AILab/flash-attention/pull/2470 pytorch/pytorch/pull/175000 pytorch/pytorch/issues/81077 "
+    "jax-ml/jax/issues/24491",
 )
 
 
@@ -267,7 +275,8 @@ def _strides() -> Iterator[Ask]:
     }
     for n, (name, order) in enumerate(layouts.items()):
         memory = dict(zip(("query", "key", "value"), order, strict=True))
-        more: Arrays = [{}, {"mask": CAUSAL}, {"bias": DENSE}, {"sinks": True}, {"outputs": "out lse weights"}][n]
+        options: list[Arrays] = [{}, {"mask": CAUSAL}, {"bias": DENSE}, {"sinks": True}, {"outputs": "out lse weights"}]
+        more = options[n]
         yield ask(
             name, f"{name} memory", size, memory={key: value for key, value in memory.items() if value != plain}, **more
         )
