@@ -133,14 +133,16 @@ def diagnose_command(
 @app.command()
 def record(
     check: Annotated[bool, typer.Option("--check", help="Compare with what is saved; write nothing.")] = False,
+    group: GroupNames = None,
     vectors: Folder = VECTORS,
 ) -> None:
     """Record the vectors anew with PyTorch, or check that the saved ones are what PyTorch gives."""
+    names = tuple(group or ())
     with _errors():
-        drafts = _drafts()
-        total = sum(len(group.drafts) for group in drafts)
+        drafts = _drafts(names)
+        total = sum(len(each.drafts) for each in drafts)
         with _progress("recording", total) as step:
-            line = _check(drafts, vectors, step) if check else _record(drafts, vectors, step)
+            line = _check(drafts, names, vectors, step) if check else _record(drafts, names, vectors, step)
     _console().print(escape(line))
 
 
@@ -161,28 +163,33 @@ def lint(
     raise typer.Exit(1 if found else 0)
 
 
-def _drafts() -> "tuple[GroupDraft, ...]":
+def _drafts(names: tuple[str, ...]) -> "tuple[GroupDraft, ...]":
     from conformance.record import group_drafts
 
-    return group_drafts()
+    drafts = group_drafts(names)
+    if not drafts:
+        raise UsageError(f"no group begins with {' or '.join(f'`{name}`' for name in names)}")
+    return drafts
 
 
-def _check(drafts: "tuple[GroupDraft, ...]", vectors: Path, step: Callable[[], None]) -> str:
+def _check(drafts: "tuple[GroupDraft, ...]", names: tuple[str, ...], vectors: Path, step: Callable[[], None]) -> str:
     from conformance.record.check import check
 
-    saved = read_groups(vectors)
-    differences, line = check(drafts, saved, vectors, step)
-    differences += list(printed.complaints(saved))
+    differences, line = check(drafts, read_groups(vectors, names), vectors, step)
+    differences += list(printed.complaints(read_groups(vectors)))
     if differences:
         raise RecordError("\n".join(differences))
     return line
 
 
-def _record(drafts: "tuple[GroupDraft, ...]", vectors: Path, step: Callable[[], None]) -> str:
+def _record(drafts: "tuple[GroupDraft, ...]", names: tuple[str, ...], vectors: Path, step: Callable[[], None]) -> str:
     """Record, and put nothing in place before it is linted and shows what the article prints."""
     from conformance.record import record as record_drafts
 
     groups = record_drafts(drafts, step)
+    if names:
+        fresh = {group.name: group for group in groups}
+        groups = tuple(fresh.get(group.name, group) for group in read_groups(vectors))
     with tempfile.TemporaryDirectory() as folder:
         write_groups(groups, Path(folder))
         found = [*lint_groups(read_groups(Path(folder)), Path(folder)), *printed.complaints(groups)]

@@ -16,8 +16,17 @@ class GroupDraft:
     drafts: tuple[Draft, ...]
 
 
-def group_drafts() -> tuple[GroupDraft, ...]:
-    """Return everything that is recorded, in the order of the index."""
+def group_drafts(names: Iterable[str] = ()) -> tuple[GroupDraft, ...]:
+    """Return what is recorded, in the order of the index: everything, or the groups whose names begin with a word."""
+    names = tuple(names)
+    return tuple(GroupDraft(name, title, tuple(make())) for name, title, make in _groups() if _wanted(name, names))
+
+
+def _wanted(name: str, names: tuple[str, ...]) -> bool:
+    return not names or name.startswith(names)
+
+
+def _groups() -> Iterable[tuple[str, str, Callable[[], Iterable[Draft]]]]:
     from conformance.record import article_layers, article_words, groups
     from conformance.record.article import article_tensors
     from conformance.record.portable import portable_torch
@@ -25,14 +34,14 @@ def group_drafts() -> tuple[GroupDraft, ...]:
     portable_torch()
     t = article_tensors()
     return (
-        GroupDraft("article-embedding", "Embedding", tuple(article_words.embedding(t))),
-        GroupDraft("article-projections", "Unnormalised weights", tuple(article_words.projections(t))),
-        GroupDraft("article-attention-weights", "Attention weights", tuple(article_words.attention_weights(t))),
-        GroupDraft("article-self-attention", "Self-attention", tuple(article_layers.self_attention(t))),
-        GroupDraft("article-multi-head", "Multi-head attention", tuple(article_layers.multi_head(t))),
-        GroupDraft("article-cross-attention", "Cross-attention", tuple(article_layers.cross_attention(t))),
-        GroupDraft("article-causal", "Causal self-attention", tuple(article_layers.causal(t))),
-        *(GroupDraft(*each) for each in groups.group_drafts()),
+        ("article-embedding", "Embedding", lambda: article_words.embedding(t)),
+        ("article-projections", "Unnormalised weights", lambda: article_words.projections(t)),
+        ("article-attention-weights", "Attention weights", lambda: article_words.attention_weights(t)),
+        ("article-self-attention", "Self-attention", lambda: article_layers.self_attention(t)),
+        ("article-multi-head", "Multi-head attention", lambda: article_layers.multi_head(t)),
+        ("article-cross-attention", "Cross-attention", lambda: article_layers.cross_attention(t)),
+        ("article-causal", "Causal self-attention", lambda: article_layers.causal(t)),
+        *groups.group_drafts(),
     )
 
 

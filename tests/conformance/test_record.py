@@ -83,6 +83,13 @@ def test_the_article_says_life_with_a_capital():
     assert vocabulary() == {"Life": 0, "dessert": 1, "eat": 2, "first": 3, "is": 4, "short": 5}
 
 
+@pytest.mark.torch
+def test_check_agrees_with_the_article(record):
+    done = record("--check", "--group", "article-")
+    assert done.returncode == 0, done.stderr
+    assert "23 cases: inputs identical, outputs within 4 scaled ulp" in done.stdout
+
+
 @pytest.mark.slow
 @pytest.mark.torch
 def test_check_agrees_with_the_committed_vectors(record):
@@ -99,7 +106,7 @@ def test_check_finds_a_changed_input_and_a_changed_output(record, tmp_path):
     inputs = {**first.inputs, "weight": np.nextafter(first.inputs["weight"], np.float32(9))}
     groups[0] = dataclasses.replace(groups[0], cases=(dataclasses.replace(first, inputs=inputs),))
     write_groups(groups, tmp_path)
-    done = record("--check", "--vectors", tmp_path)
+    done = record("--check", "--group", "article-", "--vectors", tmp_path)
     assert done.returncode == 1
     assert "article-embedding-sentence: input `weight` is drawn otherwise" in " ".join(done.stderr.split())
 
@@ -109,7 +116,7 @@ def test_check_finds_a_changed_input_and_a_changed_output(record, tmp_path):
     changed = dataclasses.replace(case, expected={**case.expected, "out": moved})
     groups[2] = dataclasses.replace(groups[2], cases=(changed,))
     write_groups(groups, tmp_path)
-    done = record("--check", "--vectors", tmp_path)
+    done = record("--check", "--group", "article-", "--vectors", tmp_path)
     assert done.returncode == 1
     assert "article-attention-second-word: out in float64 differs by 9.99e-15" in " ".join(done.stderr.split())
 
@@ -117,7 +124,8 @@ def test_check_finds_a_changed_input_and_a_changed_output(record, tmp_path):
 @pytest.mark.slow
 @pytest.mark.torch
 def test_recording_again_writes_what_is_committed_up_to_the_stamp(record, tmp_path):
-    done = record("--vectors", tmp_path)
+    shutil.copytree(VECTORS, tmp_path, dirs_exist_ok=True)
+    done = record("--group", "article-", "--group", "heads", "--vectors", tmp_path)
     assert done.returncode == 0, done.stderr
     for mine, saved in zip(read_groups(tmp_path), read_groups(), strict=True):
         for case, known in zip(mine.cases, saved.cases, strict=True):

@@ -1,6 +1,7 @@
 """The groups of cases for the conventions: one small module a topic, each case a few words."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
 from conformance.record.ask import Ask
 from conformance.record.draft import Draft
@@ -16,8 +17,8 @@ def themes() -> Iterator[tuple[Theme, list[Ask]]]:
             yield theme, list(asks)
 
 
-def group_drafts() -> Iterator[tuple[str, str, tuple[Draft, ...]]]:
-    """Yield the name, the title and the drafts of every group."""
+def group_drafts() -> Iterator[tuple[str, str, Callable[[], Iterable[Draft]]]]:
+    """Yield the name and the title of every group, and what makes its drafts."""
     for theme, asks in themes():
-        yield theme.name, theme.title, tuple(drafted(ask) for ask in asks)
-    yield calls.MERGE.name, calls.MERGE.title, tuple(calls.merges())
+        yield theme.name, theme.title, partial(map, drafted, asks)
+    yield calls.MERGE.name, calls.MERGE.title, calls.merges
