@@ -291,7 +291,7 @@ def test_memory_is_linear(bias: Any) -> None:
 
 def test_it_refuses_weights_by_name() -> None:
     x = np.ones((3, 2))
-    with pytest.raises(NotImplementedError, match='`impl="tiled"` cannot do this call: it never (holds|forms) the weights'):
+    with pytest.raises(NotImplementedError, match=r"cannot do this call: it never (holds|forms) the weights"):
         attention.dot_product_attention(x, x, x, impl="tiled", return_weights=True)
 
 
