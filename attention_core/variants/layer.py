@@ -16,7 +16,7 @@ __all__ = ["Layer", "Parameter", "Uniform", "check_inputs"]
 class Uniform:
     """The uniform law on ``[low, high)``.
 
-    >>> from attention_np.variants import Uniform
+    >>> from attention_core.variants import Uniform
     >>> Uniform()
     Uniform(low=0.0, high=1.0)
     """
