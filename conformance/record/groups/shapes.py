@@ -9,6 +9,7 @@ from conformance.record.groups.theme import DENSE, Theme, Themed
 
 Arrays = dict[str, Any]
 NOTHING = {"out=mean_of_v": "there is nothing to tell apart", "out=zeros": "there is nothing to tell apart"}
+LONG = "pytorch/pytorch/issues/159247 labmlai/annotated_deep_learning_paper_implementations/issues/146"
 NO_KEYS = {"out=mean_of_v": "without keys out is 0", "out=zeros": "without keys out is 0"}
 
 
@@ -67,7 +68,14 @@ def _heads() -> Iterator[Ask]:
         sinks=True,
         kills="heads=tiled sink=reversed_heads",
     )
-    yield ask("4-2-blhd", "grouped, layout (..., L, H, D)", Size(3, 5, 4, 2, 4, 2), layout="BLHD", kills="heads=tiled")
+    yield ask(
+        "4-2-blhd",
+        "grouped, layout (..., L, H, D)",
+        Size(3, 5, 4, 2, 4, 2),
+        layout="BLHD",
+        reports="jax-ml/jax/issues/35916",
+        kills="heads=tiled",
+    )
     yield ask(
         "4-2-lse", "grouped, a gradient through lse", Size(3, 5, 4, 2, 4, 2), lse_cotangent=True, kills="heads=tiled"
     )
@@ -250,7 +258,15 @@ def _sizes() -> Iterator[Ask]:
         outputs="out",
         flags=("narrow",),
     )
-    yield ask("long", "65 queries and 33 keys", Size(65, 33, 3, 2), outputs="out", gradients=False)
+    yield ask(
+        "long",
+        "65 queries and 33 keys",
+        Size(65, 33, 3, 2),
+        kills="softmax=over_queries",
+        reports=LONG,
+        outputs="out",
+        gradients=False,
+    )
 
 
 _STRIDES = Theme(
