@@ -83,7 +83,7 @@ def test_dtypes_are_jax_nns(dtype: str) -> None:
         call: Call = {name: np.asarray(jax.numpy.asarray(x, dtype)) for name, x in ARRAYS.items()}
         call["key_value_seq_lengths"] = np.array([0, 3], np.int32)
         found, lse = dot_product_attention(**call, return_residual=True)
-        expected, expected_lse = jax.jit(lambda call: by_jax(**call, return_residual=True))(call)
+        expected, expected_lse = by_jax(**call, return_residual=True)
         assert (found.dtype, lse.dtype) == (expected.dtype, expected_lse.dtype)
         tolerance = 1e-6 if dtype == "float64" else 2e-2
         for ours, theirs in ((found, expected), (lse, expected_lse)):
@@ -107,6 +107,17 @@ def test_in_a_jax_program_by_changing_the_import() -> None:
     )
     for ours, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         close(ours, theirs)
+
+
+def test_float16_under_jit() -> None:
+    """jax.nn falls back to what a CPU has only where it runs eagerly."""
+    from attention_jax.dialects.jax_nn import dot_product_attention as ours
+
+    half = [x.astype(np.float16) for x in ARRAYS.values()]
+    assert jax.jit(ours)(*half).dtype == np.float16
+    if jax.default_backend() == "cpu":
+        with pytest.raises(ValueError, match="not supported by dot_general on CPU"):
+            jax.jit(jax.nn.dot_product_attention)(*half)
 
 
 @pytest.mark.slow
