@@ -17,7 +17,7 @@ from attention_core.arrays import matmul, sum_to_shape
 
 from .bias_gradient import add_tile, like_bias, zeros_of
 from .flat import Operands, Spec, Work, flatten, unflatten_heads, work_of
-from .forward import meet
+from .forward import Rows, meet
 from .loops import drop_tile, join, score_tile, visible_tile, visit
 from .poison import finite
 from .traced_pairs import TracedPairs, TracedSpan
@@ -141,7 +141,11 @@ def _denominator(
     """Return two parts of lse: itself and 0, or, where it is too large for its digits, what it was rounded from."""
 
     def again() -> tuple[jax.Array, jax.Array]:
-        state = meet(work, index, n, queries, q, head.k, head.v[:, :0], rare=True)
+        def tiles(keys: TracedSpan) -> tuple[jax.Array, jax.Array]:
+            k, v = (lax.dynamic_slice_in_dim(x, keys.start, keys.size, 0) for x in (head.k, head.v))
+            return k, v
+
+        state = meet(work, index, Rows(n, queries, q), tiles, rare=True)
         return state.largest, jnp.log(jnp.where(state.total == 0, 1, state.total))
 
     def stored() -> tuple[jax.Array, jax.Array]:

@@ -79,6 +79,11 @@ class Work:
         """Rows of a tile of scores: a strip of queries for each query head of the group."""
         return self.spec.sizes.group * self.queries.size
 
+    @property
+    def reads_once(self) -> bool:
+        """Whether one strip meets all keys, as in decoding: much of a long cache may then not be met at all."""
+        return self.queries.count == 1
+
     def strip(self, n: jax.Array) -> TracedSpan:
         """Queries of strip ``n``."""
         return _span(self.queries, n)

@@ -5,7 +5,8 @@ One loop over batch items and key/value heads, one over strips of queries, one o
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -15,82 +16,102 @@ from attention_core.arrays import matmul
 
 from .flat import Operands, Spec, Work, flatten, unflatten_heads, work_of
 from .loops import drop_tile, join, score_tile, visible_tile, visit
-from .poison import finite, put_back
+from .poison import all_finite, finite, put_back
 from .traced_pairs import TracedPairs, TracedSpan
 
-__all__ = ["forward", "meet"]
+__all__ = ["Rows", "forward", "meet"]
+
+Tiles: TypeAlias = Callable[[TracedSpan], tuple[jax.Array, jax.Array]]
 
 
 class State(NamedTuple):
-    """A strip's running maximum and sum of exponentials, ``(R, 1)``, and weighted sum of values, ``(R, Dv)``."""
+    """A strip's running maximum and sum of exponentials, ``(R, 1)``, and weighted sum of values, ``(R, Dv)``.
+
+    ``sound`` says whether the keys and values met so far are finite, where they are met once only.
+    """
 
     largest: jax.Array
     total: jax.Array
     values: jax.Array
+    sound: jax.Array
+
+
+class Rows(NamedTuple):
+    """A strip: its number, queries, and their arrays ``(R, D)``, scaled."""
+
+    n: jax.Array
+    queries: TracedSpan
+    scaled: jax.Array
 
 
 def forward(spec: Spec, operands: Operands) -> tuple[jax.Array, jax.Array]:
-    """Return out ``(..., Hq, Lq, Dv)`` and lse ``(..., Hq, Lq)``."""
+    """Return out ``(..., Hq, Lq, Dv)`` and lse ``(..., Hq, Lq)``.
+
+    The loops read tiles from the whole arrays: of a long cache, a call touches no more than the mask leaves.
+    """
     work = work_of(spec, operands)
-
-    def one(item: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
-        index, *arrays = item
-        q, k, v = (finite(x.astype(spec.dtype)) for x in arrays)
-        strips = lax.map(lambda n: _strip(work, index, n, q, k, v), jnp.arange(work.queries.count))
-        return tuple(join(work, x) for x in strips)
-
     query, key, value = flatten(spec, operands)
-    out, lse = lax.map(one, (jnp.arange(query.shape[0]), query, key, value))
-    out, lse = put_back(work, unflatten_heads(spec, out), unflatten_heads(spec, lse))
+
+    def one(index: jax.Array) -> tuple[jax.Array, ...]:
+        strips, sound = lax.map(lambda n: _strip(work, index, n, query, key, value), jnp.arange(work.queries.count))
+        return *(join(work, x) for x in strips), jnp.all(sound)
+
+    out, lse, sound = lax.map(one, jnp.arange(query.shape[0]))
+    sound = jnp.all(sound) & all_finite(*(operands[:1] if work.reads_once else operands[:3]))
+    out, lse = put_back(work, unflatten_heads(spec, out), unflatten_heads(spec, lse), sound)
     return out.astype(spec.out_dtype), lse
 
 
 def _strip(
-    work: Work, index: jax.Array, n: jax.Array, q: jax.Array, k: jax.Array, v: jax.Array
-) -> tuple[jax.Array, ...]:
+    work: Work, index: jax.Array, n: jax.Array, query: jax.Array, key: jax.Array, value: jax.Array
+) -> tuple[tuple[jax.Array, ...], jax.Array]:
     queries = work.strip(n)
-    rows = lax.dynamic_slice_in_dim(q, queries.start, queries.size, 1).reshape(work.rows, -1) * work.spec.scale
-    state = meet(work, index, n, queries, rows, k, v)
+
+    def tiles(keys: TracedSpan) -> tuple[jax.Array, jax.Array]:
+        return _cut(work, key, index, keys), _cut(work, value, index, keys)
+
+    sizes = (1, work.spec.sizes.group, queries.size, work.spec.sizes.depth)
+    given = lax.dynamic_slice(query, (index, 0, queries.start, 0), sizes).reshape(work.rows, -1)
+    rows = Rows(n, queries, finite(given.astype(work.spec.dtype)) * work.spec.scale)
+    state = meet(work, index, rows, tiles)
     total = jnp.where(state.total == 0, 1, state.total)
     lse = jnp.where(state.total == 0, -jnp.inf, state.largest + jnp.log(total))
     shape = (work.spec.sizes.group, queries.size)
-    return (state.values / total).reshape(*shape, -1), lse.reshape(shape)
+    return ((state.values / total).reshape(*shape, -1), lse.reshape(shape)), state.sound
 
 
-def meet(
-    work: Work,
-    index: jax.Array,
-    n: jax.Array,
-    queries: TracedSpan,
-    rows: jax.Array,
-    k: jax.Array,
-    v: jax.Array,
-    rare: bool = False,
-) -> State:
-    """Bring all keys that the scaled ``rows`` of strip ``n`` see into a state."""
+def _cut(work: Work, x: jax.Array, index: jax.Array, keys: TracedSpan) -> jax.Array:
+    return lax.dynamic_slice(x, (index, keys.start, 0), (1, keys.size, x.shape[-1]))[0].astype(work.spec.dtype)
+
+
+def meet(work: Work, index: jax.Array, rows: Rows, tiles: Tiles, rare: bool = False) -> State:
+    """Bring all keys that the rows of a strip see into a state."""
 
     def step(state: State, keys: TracedSpan, pairs: TracedPairs, hide: bool) -> State:
-        k_tile, v_tile = (lax.dynamic_slice_in_dim(x, keys.start, keys.size, 0) for x in (k, v))
-        s, _ = score_tile(work, rows, k_tile, pairs)
+        given = tiles(keys)
+        k, v = map(finite, given)
+        s, _ = score_tile(work, rows.scaled, k, pairs)
         if hide:
             s = jnp.where(visible_tile(work, pairs, hide), s, -jnp.inf)
-        return _attend(work, state, s, v_tile, pairs)
+        state = _attend(work, state, s, v, pairs)
+        return state._replace(sound=state.sound & all_finite(*given)) if work.reads_once else state
 
-    state: State = visit(work, index, n, queries, step, _start(work, index, queries, v), rare)
+    start = _start(work, index, rows.queries)
+    state: State = visit(work, index, rows.n, rows.queries, step, start, rare)
     return state
 
 
-def _start(work: Work, index: jax.Array, queries: TracedSpan, v: jax.Array) -> State:
+def _start(work: Work, index: jax.Array, queries: TracedSpan) -> State:
     """The empty state, or with a sink the state that has seen one logit and no value."""
     dtype = work.spec.dtype
     lowest = float(jnp.finfo(dtype).min)  # not -inf: -inf - -inf would be NaN
-    values = jnp.zeros((work.rows, v.shape[-1]), dtype)
+    values, sound = jnp.zeros((work.rows, work.spec.sizes.value_depth), dtype), jnp.ones((), bool)
     if work.operands.sinks is None:
-        return State(jnp.full((work.rows, 1), lowest, dtype), jnp.zeros((work.rows, 1), dtype), values)
+        return State(jnp.full((work.rows, 1), lowest, dtype), jnp.zeros((work.rows, 1), dtype), values, sound)
     pairs = work.tile(index, queries, work.columns(jnp.zeros((), jnp.int32)))
     sink = jnp.broadcast_to(pairs.per_head(work.operands.sinks.astype(dtype)), (*pairs.shape[:-1], 1))
     largest = jnp.maximum(sink.reshape(work.rows, 1), lowest)
-    return State(largest, jnp.exp(sink.reshape(work.rows, 1) - largest), values)
+    return State(largest, jnp.exp(sink.reshape(work.rows, 1) - largest), values, sound)
 
 
 def _attend(work: Work, state: State, s: jax.Array, v: jax.Array, pairs: TracedPairs) -> State:
@@ -98,4 +119,5 @@ def _attend(work: Work, state: State, s: jax.Array, v: jax.Array, pairs: TracedP
     largest = jnp.maximum(state.largest, s.max(axis=-1, keepdims=True))
     fade, p = jnp.exp(state.largest - largest), jnp.exp(s - largest)
     total = state.total * fade + p.sum(axis=-1, keepdims=True)
-    return State(largest, total, state.values * fade + matmul(jnp, drop_tile(work, p, pairs), v))
+    values = state.values * fade + matmul(jnp, drop_tile(work, p, pairs), v)
+    return State(largest, total, values, state.sound)
