@@ -7,15 +7,15 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 
-from attention_core.variants import Layer
+from attention_core.variants import Layer, Normal, Parameter
 
 __all__ = ["init"]
 
 L = TypeVar("L", bound=Layer)
 
 
-def init(layer: type[L], key: jax.Array, *, dtype: Any = jnp.float32, **sizes: int) -> L:
-    """Draw a layer of the given sizes: each weight by its own law, from its own key.
+def init(layer: type[L], key: jax.Array, *, dtype: Any = jnp.float32, **sizes: Any) -> L:
+    """Draw a layer of the given sizes and options: each weight by its own law, from its own key.
 
     >>> import jax
     >>> from attention_jax import SelfAttention, init
@@ -26,7 +26,11 @@ def init(layer: type[L], key: jax.Array, *, dtype: Any = jnp.float32, **sizes: i
         raise TypeError(f"`dtype` must be a real floating-point one; got {jnp.dtype(dtype)}")
     parameters = layer.parameters(**sizes)
     keys = dict(zip(parameters, jax.random.split(key, len(parameters)), strict=True))
-    weights = {
-        name: jax.random.uniform(keys[name], p.shape, dtype, p.law.low, p.law.high) for name, p in parameters.items()
-    }
-    return layer.from_state_dict(weights)
+    weights = {name: _draw(keys[name], p, dtype) for name, p in parameters.items()}
+    return layer.from_state_dict(weights, **{name: sizes[name] for name in layer.option_names() if name in sizes})
+
+
+def _draw(key: jax.Array, parameter: Parameter, dtype: Any) -> jax.Array:
+    if isinstance(parameter.law, Normal):
+        return jax.random.normal(key, parameter.shape, dtype) * jnp.asarray(parameter.law.std, dtype)
+    return jax.random.uniform(key, parameter.shape, dtype, parameter.law.low, parameter.law.high)

@@ -7,7 +7,7 @@ a static schedule, ``key_lengths(array)`` may be traced, differentiated past, an
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import jax
@@ -17,7 +17,7 @@ from attention_core.variants import Layer
 
 from .saved import Kept, let_export
 
-__all__ = ["register_all"]
+__all__ = ["register_all", "register_layer"]
 
 Frames = tuple[tuple[str, Any], ...]
 
@@ -27,10 +27,20 @@ def register_all() -> None:
     for cls in _subclasses(Value):
         jax.tree_util.register_pytree_with_keys(cls, _flatten_value_with_keys, _unflattener(cls), _flatten_value)
         let_export(cls)
-    for cls in _subclasses(Layer):
-        names = [field.name for field in fields(cls)]
-        jax.tree_util.register_dataclass(cls, data_fields=names, meta_fields=[])
-        let_export(cls)
+    for layer in _subclasses(Layer):
+        if is_dataclass(layer):
+            register_layer(layer)
+
+
+def register_layer(cls: type[Any]) -> None:
+    """Register a layer class: its options are static; arrays, layers within it, and ``None`` are children.
+
+    Your own layers, made after ``attention_jax`` was imported, are registered by this call.
+    """
+    options = cls.option_names()
+    arrays = [f.name for f in fields(cls) if f.name not in options]
+    jax.tree_util.register_dataclass(cls, data_fields=arrays, meta_fields=list(options))
+    let_export(cls)
 
 
 def _subclasses(base: type[Any]) -> Iterator[type[Any]]:

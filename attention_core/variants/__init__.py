@@ -2,7 +2,8 @@
 
 from .causal_self_attention import CausalSelfAttention
 from .cross_attention import CrossAttention
-from .layer import Layer, Parameter, Uniform
+from .layer import Layer, Normal, Parameter, Uniform
+from .linear import Linear
 from .multi_head import MultiHeadAttentionWrapper
 from .self_attention import SelfAttention
 
@@ -10,7 +11,9 @@ __all__ = [
     "CausalSelfAttention",
     "CrossAttention",
     "Layer",
+    "Linear",
     "MultiHeadAttentionWrapper",
+    "Normal",
     "Parameter",
     "SelfAttention",
     "Uniform",

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, Self, TypeAlias
 
 from ..arrays import Array, array_namespace
 from ..checks import check_dtypes
 
-__all__ = ["Layer", "Parameter", "Uniform", "check_inputs"]
+__all__ = ["Layer", "Normal", "Parameter", "Uniform", "check_inputs", "option"]
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,21 @@ class Uniform:
 
 
 @dataclass(frozen=True)
+class Normal:
+    """The normal law with mean 0.
+
+    >>> from attention_core.variants import Normal
+    >>> Normal(0.02)
+    Normal(std=0.02)
+    """
+
+    std: float = 1.0
+
+
+Law: TypeAlias = Uniform | Normal
+
+
+@dataclass(frozen=True)
 class Parameter:
     """Shape and law of one parameter of a layer.
 
@@ -35,7 +50,22 @@ class Parameter:
     """
 
     shape: tuple[int, ...]
-    law: Uniform = Uniform()
+    law: Law = Uniform()
+
+
+def option(**kwargs: Any) -> Any:
+    """Declare a field that holds a Python value, not arrays: an option of the layer, static under JAX.
+
+    >>> from dataclasses import dataclass
+    >>> from attention_core.variants.layer import Layer, option
+    >>> @dataclass(frozen=True, eq=False)
+    ... class Scaled(Layer):
+    ...     weight: object
+    ...     factor: float = option(default=1.0)
+    >>> Scaled.option_names()
+    ('factor',)
+    """
+    return field(metadata={"option": True}, **kwargs)
 
 
 class Layer:
@@ -54,13 +84,21 @@ class Layer:
     size_names: ClassVar[tuple[str, ...]]
 
     @classmethod
-    def parameters(cls, **sizes: int) -> dict[str, Parameter]:
+    def option_names(cls) -> tuple[str, ...]:
+        """Return the names of the fields that hold Python values; all others hold arrays, layers, or ``None``."""
+        return tuple(f.name for f in fields(cls) if f.metadata.get("option"))  # type: ignore[arg-type]  # a dataclass
+
+    @classmethod
+    def parameters(cls, **sizes: Any) -> dict[str, Parameter]:
         """Return shape and law of each parameter, by the names of ``state_dict``, in the order of drawing."""
         raise NotImplementedError(f"{cls.__qualname__} must define parameters(**sizes)")
 
     @classmethod
-    def from_state_dict(cls, weights: Mapping[str, Array]) -> Self:
-        """Make the layer of named weights; a missing, unexpected or misshapen one is a ``ValueError``."""
+    def from_state_dict(cls, weights: Mapping[str, Array], *_: Any, **options: Any) -> Self:
+        """Make the layer of named weights; a missing, unexpected or misshapen one is a ``ValueError``.
+
+        A layer with options that its weights do not tell, as ``num_heads``, takes them by name.
+        """
         raise NotImplementedError(f"{cls.__qualname__} must define from_state_dict(weights)")
 
     def state_dict(self) -> dict[str, Array]:

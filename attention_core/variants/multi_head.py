@@ -36,7 +36,7 @@ class MultiHeadAttentionWrapper(Layer):
     size_names: ClassVar[tuple[str, ...]] = ("d_in", "d_out_kq", "d_out_v", "num_heads")
 
     @classmethod
-    def parameters(cls, **sizes: int) -> dict[str, Parameter]:
+    def parameters(cls, **sizes: Any) -> dict[str, Parameter]:
         sizes = cls.check_sizes(sizes)
         num_heads = sizes.pop("num_heads")
         heads = [weight_parameters(f"heads.{h}.", **sizes) for h in range(num_heads)]

@@ -16,6 +16,7 @@ from ..attention import vjp as attention_vjp
 from ..checks import check_dtypes
 from ..masks import Mask
 from .layer import Parameter, check_inputs
+from .linear import join_heads
 
 __all__ = ["Projections", "attend", "attend_steps", "attend_vjp", "check_weights", "one_head", "weight_parameters"]
 
@@ -68,7 +69,7 @@ def _matrix_shape(name: str, x: Array) -> tuple[int, int]:
 def attend(weights: Projections, mask: Mask | None, inputs: Inputs) -> Array:
     """Return the context vectors ``(..., L_1, H * d_out_v)``."""
     xp, (queries, keys, values) = _project(weights, inputs)
-    return _side_by_side(xp, dot_product_attention(queries, keys, values, mask=mask))
+    return join_heads(xp, dot_product_attention(queries, keys, values, mask=mask))
 
 
 def attend_steps(weights: Projections, mask: Mask | None, inputs: Inputs) -> dict[str, Array]:
@@ -82,7 +83,7 @@ def attend_steps(weights: Projections, mask: Mask | None, inputs: Inputs) -> dic
         "attn_scores": attention_scores(queries, keys, scale=1.0, stage="scaled"),
         "scaled_scores": attention_scores(queries, keys, stage="scaled"),
         "attn_weights": result.weights,
-        "context_vec": _side_by_side(xp, result.out),
+        "context_vec": join_heads(xp, result.out),
     }
 
 
@@ -118,7 +119,7 @@ def attend_vjp(weights: Projections, mask: Mask | None, inputs: Inputs) -> tuple
     """Return the context vectors and the pullback to ``(x_1, x_2, weights)``."""
     xp, projected = _project(weights, inputs)
     result, pullback = attention_vjp(*projected, mask=mask)
-    return _side_by_side(xp, result.out), _Pullback(xp, weights, _both(inputs), tuple(result.out.shape), pullback)
+    return join_heads(xp, result.out), _Pullback(xp, weights, _both(inputs), tuple(result.out.shape), pullback)
 
 
 def _check_cotangent(cotangent: Array, shape: tuple[int, ...]) -> None:
@@ -158,12 +159,6 @@ def _both(inputs: Inputs) -> tuple[Array, Array]:
 def _product(xp: ModuleType, x: Array, weight: Array, dtype: Any) -> Array:
     # NumPy gives float32 for a product of bfloat16: hence the cast after it
     return xp.astype(matmul(xp, xp.astype(x, dtype), xp.astype(weight, dtype)), dtype)
-
-
-def _side_by_side(xp: ModuleType, out: Array) -> Array:
-    """Concatenate heads on the last axis: ``(..., H, L, d)`` to ``(..., L, H * d)``."""
-    *batch, heads, length, depth = out.shape
-    return xp.reshape(xp.moveaxis(out, -3, -2), (*batch, length, heads * depth))
 
 
 def _input_cotangent(xp: ModuleType, x: Array, *projected: tuple[Array, Array]) -> Array:

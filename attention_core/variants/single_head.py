@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from ..arrays import Array
 from .layer import Layer, Parameter
@@ -24,7 +24,7 @@ class SingleHead(Layer):
     size_names: ClassVar[tuple[str, ...]] = ("d_in", "d_out_kq", "d_out_v")
 
     @classmethod
-    def parameters(cls, **sizes: int) -> dict[str, Parameter]:
+    def parameters(cls, **sizes: Any) -> dict[str, Parameter]:
         return weight_parameters("", **cls.check_sizes(sizes))
 
     @classmethod
