@@ -35,12 +35,14 @@ def register_all() -> None:
 def register_layer(cls: type[Any]) -> None:
     """Register a layer class: its options are static; arrays, layers within it, and ``None`` are children.
 
-    Your own layers, made after ``attention_jax`` was imported, are registered by this call.
+    Your own layers, made after ``attention_jax`` was imported, are registered by this call. ``jax.export`` saves layers
+    by their class's name, and so not those of a class that was made inside a function.
     """
     options = cls.option_names()
     arrays = [f.name for f in fields(cls) if f.name not in options]
     jax.tree_util.register_dataclass(cls, data_fields=arrays, meta_fields=list(options))
-    let_export(cls)
+    if "<" not in cls.__qualname__:
+        let_export(cls)
 
 
 def _subclasses(base: type[Any]) -> Iterator[type[Any]]:
