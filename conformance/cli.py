@@ -184,12 +184,13 @@ def _check(drafts: "tuple[GroupDraft, ...]", names: tuple[str, ...], vectors: Pa
 
 def _record(drafts: "tuple[GroupDraft, ...]", names: tuple[str, ...], vectors: Path, step: Callable[[], None]) -> str:
     """Record, and put nothing in place before it is linted and shows what the article prints."""
+    from conformance.record import group_drafts
     from conformance.record import record as record_drafts
 
     groups = record_drafts(drafts, step)
     if names:
-        fresh = {group.name: group for group in groups}
-        groups = tuple(fresh.get(group.name, group) for group in read_groups(vectors))
+        known = {group.name: group for group in (*read_groups(vectors), *groups)}
+        groups = tuple(known[each.name] for each in group_drafts(drafted=False) if each.name in known)
     with tempfile.TemporaryDirectory() as folder:
         write_groups(groups, Path(folder))
         found = [*lint_groups(read_groups(Path(folder)), Path(folder)), *printed.complaints(groups)]

@@ -12,6 +12,7 @@ import numpy as np
 
 from conformance.cases import Case, in_memory
 from conformance.mutant_checks import refuse
+from conformance.mutant_dropout import factors
 from conformance.mutant_gradients import Settled, back, first_heads, gradients
 from conformance.mutant_rules import bias_of, sees
 from conformance.rules import Pairs, pairs_of
@@ -104,7 +105,7 @@ def settle(case: Case, inputs: Arrays, w: str) -> Settled:
     sink = sink[::-1] if sink is not None and w == "sink=reversed_heads" else sink
     k = np.broadcast_to(k[:1], k.shape) if w == "batch=first_item" and k.ndim > 3 else k
     q, k, v = (np.broadcast_to(x, (*batch, *x.shape[-3:])) for x in (q, k, v))
-    return Settled(q, k, v, seen, bias, sink, dropout(p["dropout"], inputs, shape, w), scale_of(case, w), p["softcap"])
+    return Settled(q, k, v, seen, bias, sink, factors(p["dropout"], inputs, shape, w), scale_of(case, w), p["softcap"])
 
 
 def pairs_at(case: Case, w: str) -> Pairs:
@@ -129,14 +130,6 @@ def scale_of(case: Case, w: str) -> float:
     wrong |= {"scale=by_all_heads": (heads * depth) ** -0.5}
     wrong |= {"scale=by_value_depth": value_depth**-0.5 if scale == default else scale}
     return wrong.get(w, scale)
-
-
-def dropout(rule: Any, inputs: Arrays, shape: tuple[int, ...], w: str) -> np.ndarray:
-    """Return the factors of the weights."""
-    if rule is None or w == "dropout=ignored":
-        return np.ones((1, 1, 1))
-    keep = np.broadcast_to(inputs[rule["keep"]], shape)
-    return (~keep if w == "dropout=inverted" else keep) / (1.0 if w == "dropout=not_divided" else 1.0 - rule["rate"])
 
 
 def stages(s: Settled, raw: np.ndarray, w: str) -> tuple[np.ndarray, np.ndarray]:

@@ -62,7 +62,7 @@ def call(case: Case, inputs: Arrays, asarray: Convert = np.asarray) -> dict[str,
     given |= {name: _integers(parameters[name], inputs, asarray) for name in positions}
     if case.op == "attention":
         name, dropped = parameters["sinks"], parameters["dropout"]
-        given |= {"sinks": None if name is None else inputs[name], "dropout": _dropout(dropped, inputs)}
+        given |= {"sinks": None if name is None else inputs[name], "dropout": _dropout(dropped, inputs, asarray)}
     if rules.sets_positions(parameters["mask"]):
         # The rule sets the positions of the call, which then gives none.
         given = {name: value for name, value in given.items() if name not in positions or parameters[name] != 0}
@@ -165,10 +165,14 @@ def _bias_parts(rule: Any, cotangent: Any) -> dict[str, Any]:
     return {rule["table"]: cotangent.table}
 
 
-def _dropout(given: Any, inputs: Arrays) -> Any:
+def _dropout(given: Any, inputs: Arrays, asarray: Convert) -> Any:
     from attention_core import dropout
 
-    return None if given is None else dropout(given["rate"], keep=inputs[given["keep"]])
+    if given is None:
+        return None
+    if "seed" in given:
+        return dropout(given["rate"], _integers(given["seed"], inputs, asarray), origin=tuple(given["origin"]))
+    return dropout(given["rate"], keep=inputs[given["keep"]])
 
 
 def _scale(scale: Any, depth: int) -> Any:

@@ -16,10 +16,13 @@ class GroupDraft:
     drafts: tuple[Draft, ...]
 
 
-def group_drafts(names: Iterable[str] = ()) -> tuple[GroupDraft, ...]:
-    """Return what is recorded, in the order of the index: everything, or the groups whose names begin with a word."""
-    names = tuple(names)
-    return tuple(GroupDraft(name, title, tuple(make())) for name, title, make in _groups() if _wanted(name, names))
+def group_drafts(names: Iterable[str] = (), drafted: bool = True) -> tuple[GroupDraft, ...]:
+    """Return what is recorded, in the order of the index: everything, or the groups whose names begin with a word.
+
+    Without `drafted` the groups are empty.
+    """
+    wanted = [each for each in _groups() if _wanted(each[0], tuple(names))]
+    return tuple(GroupDraft(name, title, tuple(make()) if drafted else ()) for name, title, make in wanted)
 
 
 def _wanted(name: str, names: tuple[str, ...]) -> bool:

@@ -47,6 +47,8 @@ class Ask:
     softcap: float | None = None
     sinks: bool = False
     dropout: float | None = None
+    seed: Any = None
+    origin: tuple[int, int, int, int] = (0, 0, 0, 0)
     query_positions: Any = 0
     key_positions: Any = 0
     layout: str = "BHLD"

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.record import plain
+from conformance.record import plain, threefry
 from conformance.record.ask import Ask
 from conformance.record.draft import Draft
 from conformance.record.draw import booleans, eighths
@@ -79,11 +79,16 @@ def parameters(ask: Ask) -> dict[str, Any]:
         "scale": (depth**-0.5 if depth else 1.0) if ask.scale is None else ask.scale,
         "softcap": ask.softcap,
         "sinks": "sinks" if ask.sinks else None,
-        "dropout": None if ask.dropout is None else {"rate": ask.dropout, "keep": "keep"},
+        "dropout": _dropout(ask),
         "query_positions": ask.query_positions,
         "key_positions": ask.key_positions,
         "layout": ask.layout,
     }
+
+
+def _dropout(ask: Ask) -> dict[str, Any] | None:
+    seed = {} if ask.seed is None else {"seed": ask.seed, "origin": list(ask.origin)}
+    return None if ask.dropout is None else {"rate": ask.dropout, **seed, "keep": "keep"}
 
 
 def features(ask: Ask) -> tuple[str, ...]:
@@ -95,6 +100,7 @@ def features(ask: Ask) -> tuple[str, ...]:
         "softcap": ask.softcap is not None,
         "sinks": ask.sinks,
         "dropout": ask.dropout is not None,
+        "seed": ask.seed is not None,
         "positions": ask.query_positions != 0 or ask.key_positions != 0,
         "heads": size.heads > 0,
         "grouped": size.heads != size.kv,
@@ -121,7 +127,9 @@ def _inputs(ask: Ask, draw: int) -> dict[str, np.ndarray]:
     shapes, seed = _shapes(ask), f"{ask.id}/{draw}/"
     drawn = {}
     for name, shape in shapes.items():
-        if name in ("mask", "keep") or name.startswith("given"):
+        if name == "keep" and ask.seed is not None:
+            drawn[name] = threefry.kept(parameters(ask)["dropout"], shape)
+        elif name in ("mask", "keep") or name.startswith("given"):
             drawn[name] = booleans(seed + name, shape)
         else:
             low, high = {"value": (-2.0, 4.0), "sinks": (-1.0, 3.0), "bias": (-3.0, 3.0)}.get(

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from conformance.record.kept import kept
 from conformance.record.visible import Places, places, visible
 
 Tensor = Any
@@ -258,7 +259,11 @@ ODD_SOFTMAX: dict[str, Any] = {
 def _dropped(p: Tensor, given: Tensors, parameters: Parameters, switch: str) -> Tensor:
     if parameters["dropout"] is None:
         return p
-    keep, rate = given[parameters["dropout"]["keep"]], parameters["dropout"]["rate"]
+    rule = parameters["dropout"]
+    keep, rate = given[rule["keep"]], rule["rate"]
+    if "seed" in rule:
+        # A drawn rate is what 16 bits can say.
+        keep, rate = kept(rule, tuple(p.shape)), round(65536 * rate) / 65536
     if switch == "dropout=inverted":
         keep = ~keep
     if switch == "dropout=renormalised":

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from conformance.record.loops import Arrays, Index, Loops, Row, total
+from conformance.record.threefry import threshold
 
 
 def run(op: str, inputs: Arrays, parameters: Any, cotangents: Arrays, wrt: tuple[str, ...]) -> dict[str, np.ndarray]:
@@ -144,9 +145,10 @@ def _kept(case: Loops, item: Index, head: int, i: int) -> list[float]:
     dropout = case.parameters["dropout"]
     if dropout is None:
         return [1.0] * case.keys
-    return [
-        float(case.tables[dropout["keep"]][(*item, head, i, j)]) / (1.0 - dropout["rate"]) for j in range(case.keys)
-    ]
+    seeded = "seed" in dropout
+    rate = threshold(dropout["rate"]) / 65536 if seeded else dropout["rate"]
+    # Of a seeded case the table is that of `conformance.record.threefry`.
+    return [float(case.tables[dropout["keep"]][(*item, head, i, j)]) / (1.0 - rate) for j in range(case.keys)]
 
 
 def _lse_cotangent(case: Loops, cotangents: Arrays, item: Index, head: int, i: int) -> float:

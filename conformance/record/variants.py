@@ -7,7 +7,7 @@ from typing import Any
 
 from conformance.cases import Coincidence
 from conformance.errors import RecordError
-from conformance.record import departures_masks, departures_rules, departures_scores, plain
+from conformance.record import departures_dropout, departures_masks, departures_rules, departures_scores, plain
 from conformance.record.ask import Ask
 from conformance.record.departures import TABLE, Call, found
 from conformance.record.draft import Draft
@@ -63,7 +63,7 @@ def _wrong(draft: Draft, call: Call, name: str) -> dict[str, Any] | None:
 
 def _names(ask: Ask) -> Iterator[tuple[str, bool]]:
     if not TABLE:
-        for module in (departures_masks, departures_rules, departures_scores):
+        for module in (departures_masks, departures_rules, departures_scores, departures_dropout):
             module.enter()
     required = [
         *ask.kills.split(),

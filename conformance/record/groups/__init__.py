@@ -6,13 +6,25 @@ from functools import partial
 from conformance.record.ask import Ask
 from conformance.record.draft import Draft
 from conformance.record.drafting import drafted
-from conformance.record.groups import calls, causal, numbers, patterns, rows, scores, shapes, sums, windows
+from conformance.record.groups import (
+    calls,
+    causal,
+    common,
+    numbers,
+    patterns,
+    rows,
+    scores,
+    seeds,
+    shapes,
+    sums,
+    windows,
+)
 from conformance.record.groups.theme import Theme
 
 
 def themes() -> Iterator[tuple[Theme, list[Ask]]]:
     """Yield every group of `attention` with its cases, in the order of the index."""
-    for module in (causal, windows, patterns, rows, numbers, scores, sums, shapes, calls):
+    for module in (causal, windows, patterns, rows, numbers, scores, sums, seeds, shapes, common, calls):
         for theme, asks in module.groups():
             yield theme, list(asks)
 
