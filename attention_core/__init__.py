@@ -3,7 +3,7 @@
 The shape legend is that of :class:`Sizes`; the conventions are in ``docs/conventions.md``.
 """
 
-from . import biases, dialects, masks, variants
+from . import biases, dialects, masks, rotary, variants
 from .attention import attention_scores, dot_product_attention, jvp, vjp, which_kernel
 from .biases import Bias
 from .dropout import dropout
@@ -11,6 +11,7 @@ from .kernels import Choice, Kernel, register_kernel
 from .masks import Mask
 from .packed import packed_attention, segment_ids, segment_positions
 from .problem import Gradients, Result
+from .rotary import Rotary, rotate
 from .softmax import merge
 from .variants import CausalSelfAttention, CrossAttention, MultiHeadAttentionWrapper, SelfAttention
 
@@ -26,6 +27,7 @@ __all__ = [
     "Mask",
     "MultiHeadAttentionWrapper",
     "Result",
+    "Rotary",
     "SelfAttention",
     "attention_scores",
     "biases",
@@ -37,6 +39,8 @@ __all__ = [
     "merge",
     "packed_attention",
     "register_kernel",
+    "rotary",
+    "rotate",
     "segment_ids",
     "segment_positions",
     "variants",

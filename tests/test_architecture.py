@@ -40,9 +40,9 @@ TABLES = "conformance/record/"  # its functions list cases and departures: the n
 
 PUBLIC_NAMES = {
     "Bias", "CausalSelfAttention", "Choice", "CrossAttention", "Gradients", "Kernel", "Mask",
-    "MultiHeadAttentionWrapper", "Result", "SelfAttention", "attention_scores", "biases", "dialects",
+    "MultiHeadAttentionWrapper", "Result", "Rotary", "SelfAttention", "attention_scores", "biases", "dialects",
     "dot_product_attention", "dropout", "init", "jvp", "masks", "merge", "packed_attention", "register_kernel",
-    "segment_ids", "segment_positions", "variants", "vjp", "which_kernel",
+    "rotary", "rotate", "segment_ids", "segment_positions", "variants", "vjp", "which_kernel",
 }  # fmt: skip
 
 
