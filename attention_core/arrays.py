@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import cache
 from types import ModuleType
 from typing import Any, TypeAlias
 
@@ -78,8 +79,11 @@ def array_namespace(*named: tuple[str, Any]) -> ModuleType:
 
     NumPy arrays may stand beside JAX tracers, as constants of the traced function; any other mixture: ``TypeError``.
     """
-    first, namespace = named[0][0], _namespace_of(*named[0])
-    for name, x in named[1:]:
+    (first, array), *others = named
+    namespace = _namespace_of(first, array)
+    for name, x in others:
+        if type(x) is type(array):
+            continue
         found = _namespace_of(name, x)
         if found is not namespace:
             namespace = _constants_in_trace(namespace, found, named) or _refuse_mixture(first, namespace, name, found)
@@ -99,6 +103,7 @@ def _refuse_mixture(first: str, namespace: ModuleType, name: str, found: ModuleT
     )
 
 
+@cache
 def library_name(xp: ModuleType) -> str:
     """Return the library's own name: ``"numpy"``, ``"jax"``, ``"torch"``, ``"array_api_strict"``, ..."""
     parts = xp.__name__.split(".")
@@ -146,7 +151,7 @@ def is_real_floating(xp: ModuleType, dtype: Any) -> bool:
 def common_dtype(xp: ModuleType, *dtypes: Any) -> Any:
     """Return ``result_type(*dtypes)``."""
     first = dtypes[0]
-    if all(dtype == first for dtype in dtypes[1:]):
+    if dtypes.count(first) == len(dtypes):
         return first  # the usual case, without the library's slower promotion
     return xp.result_type(*dtypes)
 

@@ -73,11 +73,9 @@ def register_kernel(xp: ModuleType, *kernels: Kernel) -> None:
     >>> from attention_core import kernels
     >>> kernels.register_kernel(np, kernels.DENSE)
     """
-    _, known = _TABLE.get(library_name(xp), (xp, {}))
-    _TABLE[library_name(xp)] = (
-        xp,
-        {**{k.name: k for k in kernels}, **{n: k for n, k in known.items() if n not in {k.name for k in kernels}}},
-    )
+    _, known = _TABLE.get(library_name(xp), (xp, _EVERYWHERE))
+    new = {kernel.name: kernel for kernel in kernels}
+    _TABLE[library_name(xp)] = (xp, {**new, **{name: known[name] for name in known if name not in new}})
 
 
 def default_namespace() -> ModuleType:
@@ -104,8 +102,7 @@ def choose(problem: Problem, impl: Any, weights: bool) -> tuple[Kernel, Choice]:
 
 
 def _offered(xp: ModuleType) -> dict[str, Kernel]:
-    _, kernels = _TABLE.get(library_name(xp), (xp, {}))
-    return {**kernels, **{name: kernel for name, kernel in _EVERYWHERE.items() if name not in kernels}}
+    return _TABLE.get(library_name(xp), (xp, _EVERYWHERE))[1]
 
 
 def _best(problem: Problem, offered: dict[str, Kernel], weights: bool) -> tuple[Kernel, Choice]:

@@ -62,7 +62,7 @@ class Gradients(NamedTuple):
     sinks: Array | None = None
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, init=False)
 class Problem:
     """A checked call. Arrays are ``(..., H, L, D)`` views of the caller's, of their dtypes; nothing is copied."""
 
@@ -85,11 +85,14 @@ class Problem:
     plain: bool
     spans: tuple[Span, Span] | None = None
 
+    def __init__(self, **fields: Any) -> None:
+        self.__dict__.update(fields)  # a frozen dataclass's own costs as much as a small call's softmax
+
     def tile(self, queries: Span, keys: Span) -> Problem:
         """Return the problem of some queries and keys, whose pairs keep their places in the whole."""
         return replace(
             self,
-            sizes=replace(self.sizes, queries=queries[1] - queries[0], keys=keys[1] - keys[0]),
+            sizes=self.sizes._replace(queries=queries[1] - queries[0], keys=keys[1] - keys[0]),
             query=self.query[..., slice(*queries), :],
             key=self.key[..., slice(*keys), :],
             value=self.value[..., slice(*keys), :],
@@ -130,7 +133,9 @@ def make_problem(
     """Check a call and settle its shapes, dtypes and positions; raise before any work if it is wrong."""
     checks.check_layout(layout)
     mask, bias, dropout = _as_mask(mask), _as_bias(bias), _as_dropout(dropout)
-    xp = array_namespace(*_all_arrays(query, key, value, mask, bias, sinks, dropout, query_positions, key_positions))
+    positions = {"query_positions": query_positions, "key_positions": key_positions}
+    others = _other_arrays(mask, bias, dropout, sinks, **positions)
+    xp = array_namespace(("query", query), ("key", key), ("value", value), *others)
     if library_name(xp) == "jax":
         query, key, value = (as_array(xp, x) for x in (query, key, value))
     checks.check_dtypes(xp, query=query, key=key, value=value)
@@ -142,14 +147,15 @@ def make_problem(
     if sinks is not None:
         sinks = as_array(xp, sinks)
         checks.check_sinks(xp, sinks, sizes)
-    positions = settle_positions(mask, query_positions, key_positions, sizes)
+    query_positions, key_positions = settle_positions(mask, query_positions, key_positions, sizes)
     if mask is not None:
         mask.check(sizes)
     if bias is not None:
         bias.check(xp, sizes)
     if dropout is not None:
         dropout.check(sizes)
-    dtype = compute_dtype(xp, query.dtype, key.dtype, value.dtype)
+    out_dtype = common_dtype(xp, query.dtype, key.dtype, value.dtype)
+    dtype = compute_dtype(xp, out_dtype)
     return Problem(
         xp=xp,
         sizes=sizes,
@@ -162,25 +168,24 @@ def make_problem(
         softcap=checks.check_softcap(xp, softcap, dtype),
         sinks=sinks,
         dropout=dropout,
-        query_positions=positions[0],
-        key_positions=positions[1],
+        query_positions=query_positions,
+        key_positions=key_positions,
         dtype=dtype,
-        out_dtype=common_dtype(xp, query.dtype, key.dtype, value.dtype),
+        out_dtype=out_dtype,
         layout=layout,
         plain=plain,
     )
 
 
-def _all_arrays(
-    query: Array, key: Array, value: Array, mask: Any, bias: Any, sinks: Any, dropout: Any, *positions: Any
+def _other_arrays(
+    mask: Mask | None, bias: Bias | None, dropout: Dropout | None, sinks: Any, **positions: Any
 ) -> Iterator[tuple[str, Any]]:
-    yield from (("query", query), ("key", key), ("value", value))
     for name, value_object in (("mask", mask), ("bias", bias), ("dropout", dropout)):
         if value_object is not None:
             yield from ((name, x) for x in value_object.arrays())
     if sinks is not None:
         yield "sinks", sinks
-    for name, x in zip(("query_positions", "key_positions"), positions, strict=True):
+    for name, x in positions.items():
         if type(x) is not int and hasattr(x, "ndim") and not isinstance(x, Integral):
             yield name, x
 

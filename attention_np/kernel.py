@@ -12,6 +12,7 @@ from attention_core.kernels import DENSE, Kernel
 from attention_core.problem import Gradients, Problem, Result
 
 from .plan import has_few_queries
+from .quick import quick_attention
 
 __all__ = ["QUIET_DENSE", "TILED"]
 
@@ -51,9 +52,10 @@ def _suits(problem: Problem) -> bool:
     return sizes.queries * sizes.keys >= (_DENSE_SCORES if problem.mask is None else _DENSE_MASKED)
 
 
+@np.errstate(all="ignore")  # an exponential that underflows is as it should be, and NaN is the caller's own
 def _dense_forward(problem: Problem, *, lse: bool = True, weights: bool = True) -> Result:
-    with np.errstate(all="ignore"):  # an exponential that underflows is as it should be, and NaN is the caller's own
-        return dense_attention(problem, lse=lse, weights=weights)
+    quick = None if weights else quick_attention(problem, lse=lse)
+    return quick or dense_attention(problem, lse=lse, weights=weights)
 
 
 def _dense_backward(problem: Problem, result: Result, out_cotangent: Any, lse_cotangent: Any) -> Gradients:
