@@ -223,7 +223,7 @@ def llama3(
     >>> from attention_np import rotary
     >>> scaling = rotary.llama3(8.0, 1.0, 4.0, original_length=8192)
     >>> [round(1 / f) for f in rotary.Rotary(base=500000.0, scaling=scaling).frequencies(128)[29:36:2]]
-    [509, 1054, 4178, 10475]
+    [462, 1167, 3198, 10464]
     """
     low = number("low_frequency_factor", low_frequency_factor)
     high = number("high_frequency_factor", high_frequency_factor)
