@@ -87,9 +87,10 @@ def measure(groups: Iterable[Group]) -> Kills:
 
 
 def concerned(case: Case, name: str) -> bool:
-    """Say whether a mutant can be wrong here at all: merging, refusing and attending are three questions."""
-    if name.startswith("merge=") or case.op == "merge":
-        return case.op == "merge" and name.startswith("merge=")
+    """Say whether a mutant can be wrong here at all: merging, packing, refusing and attending are other questions."""
+    for op in ("merge", "packed"):
+        if name.startswith(f"{op}=") or case.op == "merge":
+            return case.op == op == name.partition("=")[0]
     if name.startswith("check=") or not case.valid:
         return name.startswith("check=") and not case.valid
     needed = () if name == "mask=causal" else NEEDED.get(name.partition("=")[0], ())

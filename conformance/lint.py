@@ -49,7 +49,7 @@ def _words(case: Case) -> Iterator[str]:
     for name in ("name", "why", "failure", "since"):
         if not getattr(case, name).strip():
             yield f"says no `{name}`"
-    if case.op == "attention":
+    if case.op in ("attention", "packed"):
         missing = {"mask", "bias", "scale", "softcap", "sinks", "dropout", "layout"} - case.parameters.keys()
         if missing:
             yield f"leaves {sorted(missing)} to a default"
@@ -88,10 +88,11 @@ def _discriminating(case: Case, worst: Mapping[str, float]) -> Iterator[str]:
 
 def _must_tell(case: Case) -> Iterator[str]:
     """What every case has to be told from, besides zeros."""
-    if case.op != "attention":
+    if case.op not in ("attention", "packed"):
         return
     names = {variant.name.partition(",")[0] for variant in case.variants}
-    wanted = ["out=mean_of_v", *(["mask=inverted"] if case.parameters["mask"] is not None else [])]
+    masked = case.op == "attention" and case.parameters["mask"] is not None
+    wanted = ["out=mean_of_v", *(["mask=inverted"] if masked else [])]
     yield from (f"does not name the variant `{name}`" for name in wanted if name not in names)
 
 

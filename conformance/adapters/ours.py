@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 
 from conformance import rules
+from conformance.adapters import packs
 from conformance.cases import Case
 
 Arrays = Mapping[str, Any]
 Convert = Callable[[np.ndarray], Any]
 LAYERS = ("SelfAttention", "MultiHeadAttentionWrapper", "CrossAttention", "CausalSelfAttention")
-OPS = ("embedding", "projections", "attention_scores", "attention", "merge", *LAYERS)
+OPS = ("embedding", "projections", "attention_scores", "attention", "packed", "merge", *LAYERS)
 GATES = {"and": "__and__", "or": "__or__"}
 STAGES = ("scaled", "capped", "biased", "masked")
 
@@ -31,7 +32,7 @@ def forward(library: ModuleType, case: Case, asarray: Convert = np.asarray) -> C
         return ops[case.op]
     if case.op == "merge":
         return lambda inputs: _merge(library, case, inputs)
-    asked = _scores if case.op == "attention_scores" else _attention
+    asked = {"attention_scores": _scores, "packed": packs.forward}.get(case.op, _attention)
     return lambda inputs: asked(library, case, inputs, asarray)
 
 
@@ -39,6 +40,8 @@ def differentiable(
     library: ModuleType, case: Case, asarray: Convert = np.asarray
 ) -> Callable[[Arrays], dict[str, Any]]:
     """Return the function from the case's inputs to the outputs that have cotangents, and nothing else."""
+    if case.op == "packed":
+        return lambda inputs: packs.attend(library, case, inputs, asarray, return_lse=True)
     if case.op not in LAYERS:
         return lambda inputs: _attention_call(library, inputs, call(case, inputs, asarray), return_lse=True)
 
@@ -60,7 +63,7 @@ def call(case: Case, inputs: Arrays, asarray: Convert = np.asarray) -> dict[str,
     given |= {"scale": _scale(parameters["scale"], inputs["query"].shape[-1])}
     given |= {name: parameters[name] for name in ("softcap", "layout")}
     given |= {name: _integers(parameters[name], inputs, asarray) for name in positions}
-    if case.op == "attention":
+    if case.op in ("attention", "packed"):
         name, dropped = parameters["sinks"], parameters["dropout"]
         given |= {"sinks": None if name is None else inputs[name], "dropout": _dropout(dropped, inputs, asarray)}
     if rules.sets_positions(parameters["mask"]):
@@ -73,7 +76,9 @@ def gradients(
     library: ModuleType, case: Case, inputs: Arrays, cotangents: Arrays, asarray: Convert = np.asarray
 ) -> dict[str, Any]:
     """Return the gradients of an `attention` case by the names of its inputs, by the package's own `vjp`."""
-    arguments = call(case, inputs, asarray)
+    arguments = (
+        packs.as_one_call(library, case, inputs, asarray) if case.op == "packed" else call(case, inputs, asarray)
+    )
     result, pullback = library.vjp(inputs["query"], inputs["key"], inputs["value"], **arguments)
     out = cotangents["out"] if "out" in cotangents else 0 * result.out
     found = pullback(out, cotangents.get("lse"))

@@ -14,6 +14,10 @@ def run(op: str, inputs: Arrays, parameters: Any, cotangents: Arrays, wrt: tuple
     """Return all outputs of a case, and its gradients."""
     if op == "merge":
         return merged(inputs)
+    if op == "packed":
+        from conformance.record import loops_packed
+
+        return loops_packed.run(inputs, parameters, cotangents, wrt)
     case = Loops(inputs, parameters)
     return {**outputs(case), **(gradients(case, cotangents, wrt) if wrt else {})}
 

@@ -6,7 +6,7 @@ Each function takes the inputs of a case by name and its parameters, in any dtyp
 from collections.abc import Mapping
 from typing import Any
 
-from conformance.record import merging
+from conformance.record import merging, packing
 from conformance.record.formula import attention
 
 Tensor = Any
@@ -133,6 +133,7 @@ OPS = {
     "attention_scores": attention_scores,
     "attention": attention,
     "merge": merging.merge,
+    "packed": packing.packed,
     "SelfAttention": self_attention,
     "MultiHeadAttentionWrapper": multi_head,
     "CrossAttention": cross_attention,

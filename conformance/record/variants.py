@@ -1,6 +1,6 @@
 """Which departures become the variants of a case: those that it must tell apart, then others that it can."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import combinations
 from typing import Any
@@ -17,6 +17,13 @@ from conformance.verdict import distance, magnitude
 # plain PyTorch's error is that of numbers of about 4.
 FAR = {"float64": (1e-11, 1e-10), "float32": (1e-4, 1e-4), "float16": (0.08, 0.05), "bfloat16": (0.45, 0.34)}
 MOST = 14
+
+
+def enter_all() -> None:
+    """Enter every departure, once."""
+    if not TABLE:
+        for module in (departures_masks, departures_rules, departures_scores, departures_dropout):
+            module.enter()
 
 
 def doubles(draft: Draft) -> dict[str, Any]:
@@ -47,6 +54,34 @@ def with_variants(ask: Ask, draft: Draft) -> Draft:
     return replace(draft, wrong=wrong_outputs, coincidences=_coincidences(ask.same, {*kept, "out=zeros"}))
 
 
+def told_apart(
+    answer: Callable[[str, Any], Mapping[str, Any] | None],
+    draft: Draft,
+    required: tuple[str, ...],
+    names: Iterable[str],
+) -> dict[str, Any]:
+    """Return the wrong outputs of an op of its own: `required`, then of `names` what can be told from the others.
+
+    `answer` gives, by the name of a departure ("" is right) and the inputs, the outputs, or None where it changes
+    nothing.
+    """
+    inputs, far = doubles(draft), FAR[draft.dtypes[-1]]
+    truth, kept = answer("", inputs) or {}, dict[str, Any]()
+    for name in dict.fromkeys((*required, *names)):
+        output = "lse" if name.startswith("lse=") else "out"
+        found = (answer(name, inputs) or truth)[output]
+        twins = [n for n, (o, x) in kept.items() if o == output and not _far(x, found, FAR["float32"])]
+        if _far(found, truth[output], far) and not twins:
+            kept[name] = output, found
+        elif name in required:
+            raise RecordError(f"{draft.id}: cannot tell `{name}`, {twins or 'the truth'}")
+    return {name: _of_answer(answer, name, output) for name, (output, _) in kept.items()}
+
+
+def _of_answer(answer: Any, name: str, output: str) -> Callable[[Any], dict[str, Any]]:
+    return lambda inputs: {output: answer(name, inputs)[output]}
+
+
 def _coincidences(same: Mapping[str, str], names: set[str]) -> tuple[Coincidence, ...]:
     """What coincides with the truth does so with each other."""
     truths = [name for name in same if " " not in name and name in names]
@@ -62,9 +97,7 @@ def _wrong(draft: Draft, call: Call, name: str) -> dict[str, Any] | None:
 
 
 def _names(ask: Ask) -> Iterator[tuple[str, bool]]:
-    if not TABLE:
-        for module in (departures_masks, departures_rules, departures_scores, departures_dropout):
-            module.enter()
+    enter_all()
     required = [
         *ask.kills.split(),
         *" ".join(ask.same).split(),

@@ -11,6 +11,7 @@ from conformance.record.groups import (
     causal,
     common,
     numbers,
+    packs,
     patterns,
     rows,
     scores,
@@ -33,4 +34,5 @@ def group_drafts() -> Iterator[tuple[str, str, Callable[[], Iterable[Draft]]]]:
     """Yield the name and the title of every group, and what makes its drafts."""
     for theme, asks in themes():
         yield theme.name, theme.title, partial(map, drafted, asks)
+    yield packs.PACKED.name, packs.PACKED.title, packs.packs
     yield calls.MERGE.name, calls.MERGE.title, calls.merges

@@ -20,8 +20,8 @@ def groups() -> Iterator[Themed]:
 _SEEDED = Theme(
     "seeded",
     "Dropout by a seed",
-    "A pair is kept where its 16-bit lane of Threefry-2x32, under the seed, the item and the head, at (query, key // 4), "
-    "is at least 65536 * rate.",
+    "A pair is kept where its 16-bit lane of Threefry-2x32, under the seed, the item and the head, at "
+    "(query, key // 4), is at least 65536 * rate.",
     "Training is not repeated on another library, tile size or number of devices.",
     "pytorch/pytorch/issues/124464",
     "dropout=heads_alike dropout=items_alike dropout=transposed dropout=lanes_reversed dropout=block_a_pair "
