@@ -13,7 +13,14 @@ from .packed import packed_attention, segment_ids, segment_positions
 from .problem import Gradients, Result
 from .rotary import Rotary, rotate
 from .softmax import merge
-from .variants import CausalSelfAttention, CrossAttention, MultiHeadAttentionWrapper, SelfAttention
+from .variants import (
+    CausalSelfAttention,
+    CrossAttention,
+    MultiHeadAttention,
+    MultiHeadAttentionWrapper,
+    ProjectedAttention,
+    SelfAttention,
+)
 
 __version__ = "0.1.0"
 
@@ -25,7 +32,9 @@ __all__ = [
     "Gradients",
     "Kernel",
     "Mask",
+    "MultiHeadAttention",
     "MultiHeadAttentionWrapper",
+    "ProjectedAttention",
     "Result",
     "Rotary",
     "SelfAttention",

@@ -2,19 +2,25 @@
 
 from .causal_self_attention import CausalSelfAttention
 from .cross_attention import CrossAttention
+from .headed import KeysValues
 from .layer import Layer, Normal, Parameter, Uniform
 from .linear import Linear
 from .multi_head import MultiHeadAttentionWrapper
+from .multi_head_attention import MultiHeadAttention
+from .projected_attention import ProjectedAttention
 from .self_attention import SelfAttention
 
 __all__ = [
     "CausalSelfAttention",
     "CrossAttention",
+    "KeysValues",
     "Layer",
     "Linear",
+    "MultiHeadAttention",
     "MultiHeadAttentionWrapper",
     "Normal",
     "Parameter",
+    "ProjectedAttention",
     "SelfAttention",
     "Uniform",
 ]

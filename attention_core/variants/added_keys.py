@@ -1,0 +1,49 @@
+"""Attention to the keys of a call and, after them, to a few that every query sees: one softmax over both."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from ..arrays import Array, array_namespace
+from ..attention import dot_product_attention
+from ..dropout import Explicit, Seeded
+from ..problem import Result
+from ..softmax import merge
+from .headed import HeadedCall, KeysValues
+
+__all__ = ["attend_with_added"]
+
+
+def attend_with_added(
+    queries: Array, given: KeysValues, added: KeysValues, return_weights: bool, call: HeadedCall
+) -> Result:
+    """Return out, and weights over ``Lk + n`` keys; mask, bias and positions are those of the given keys.
+
+    Two calls and a merge by lse, so that any mask and bias of the given keys stays as it is.
+    """
+    xp = array_namespace(("queries", queries))
+    count, dropout = given.keys.shape[-2], call.get("dropout")
+    calls: list[tuple[KeysValues, dict[str, Any]]] = [
+        (given, {**call, "dropout": _of_keys(dropout, 0, count)}),
+        (added, {"dropout": _of_keys(dropout, count, count + added.keys.shape[-2])}),
+    ]
+    parts = [
+        dot_product_attention(queries, *each, return_lse=True, return_weights=return_weights, **its)
+        for each, its in calls
+    ]
+    out, lse = merge([part.out for part in parts], [part.lse for part in parts])
+    if not return_weights:
+        return Result(out)
+    weights = [part.weights * xp.exp(part.lse - lse)[..., None] for part in parts]
+    return Result(out, None, xp.concat(weights, axis=-1))
+
+
+def _of_keys(dropout: Any, first: int, last: int) -> Any:
+    """The same pairs are dropped as in one call with all the keys."""
+    if isinstance(dropout, Explicit) and dropout.keep.shape[-1] != 1:
+        return replace(dropout, keep=dropout.keep[..., first:last])
+    if isinstance(dropout, Seeded):
+        batch, head, query, key = dropout.origin
+        return replace(dropout, origin=(batch, head, query, key + first))
+    return dropout

@@ -1,0 +1,137 @@
+"""What layers of heads share: project, attend once, join the heads, project back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, TypedDict, Unpack
+
+from ..arrays import Array, array_namespace
+from ..attention import dot_product_attention
+from ..masks import causal
+from ..problem import Result
+from .layer import Layer, check_inputs
+from .linear import Linear, join_heads, split_heads
+
+__all__ = ["Headed", "HeadedCall", "KeysValues", "attention_result", "check_heads", "heads_of", "shape_of"]
+
+
+class KeysValues(NamedTuple):
+    """Keys ``(..., Hkv, Lk, D)`` and values ``(..., Hkv, Lk, Dv)``, projected once for many calls.
+
+    >>> import numpy as np
+    >>> import attention_np as attention
+    >>> from attention_core.variants import ProjectedAttention
+    >>> layer = attention.init(ProjectedAttention, np.random.default_rng(0), d_in=6, num_heads=3, d_head=2)
+    >>> prepared = layer.keys_values(np.ones((5, 6)))
+    >>> prepared.keys.shape, layer(np.ones((4, 6)), prepared).shape
+    ((3, 5, 2), (4, 6))
+    """
+
+    keys: Array
+    values: Array
+
+
+class HeadedCall(TypedDict, total=False):
+    """Arguments of a layer's call that go to :func:`dot_product_attention` as they are."""
+
+    mask: Any
+    bias: Any
+    dropout: Any
+    query_positions: int | Array
+    key_positions: int | Array
+    impl: str
+
+
+class Headed(Layer):
+    """A layer ``out(attention(queries(x), keys(x_2), values(x_2)))`` of ``num_heads``, ``(..., L, d_out)``.
+
+    Subclasses say how ``queries`` and ``keys_values`` are made, and hold ``out`` and the options.
+    """
+
+    num_heads: int
+    scale: float | None
+    causal: bool
+
+    def queries(self, x: Array) -> Array:
+        """Return the queries ``(..., H, L, D)`` of ``x (..., L, d_in)``."""
+        raise NotImplementedError(f"{type(self).__qualname__} must define queries(x)")
+
+    def keys_values(self, x_2: Array) -> KeysValues:
+        """Return keys and values of ``x_2``, which a later call takes in its place: they are projected once."""
+        raise NotImplementedError(f"{type(self).__qualname__} must define keys_values(x_2)")
+
+    def project_out(self, x: Array) -> Array:
+        """Return the layer's output of the joined heads ``(..., L, H * Dv)``."""
+        raise NotImplementedError(f"{type(self).__qualname__} must define project_out(x)")
+
+    def project(self, x: Array, x_2: Array | KeysValues | None) -> tuple[Array, KeysValues]:
+        """Return queries, and keys and values: of ``x_2``, or of ``x`` where there is none, or those given."""
+        if isinstance(x_2, KeysValues):
+            return self.queries(x), x_2
+        return self.queries(x), self.keys_values(x if x_2 is None else x_2)
+
+    def attend(
+        self, queries: Array, keys_values: KeysValues, *, return_weights: bool = False, **call: Unpack[HeadedCall]
+    ) -> Any:
+        """Return ``(..., L, d_out)`` for queries, keys and values that are projected already."""
+        call["mask"] = self._mask(call.get("mask"))
+        result = attention_result(queries, keys_values, self.scale, return_weights, call)
+        out = self.project_out(join_heads(array_namespace(("queries", queries)), result.out))
+        return Result(out, None, result.weights) if return_weights else out
+
+    def __call__(
+        self,
+        x: Array,
+        x_2: Array | KeysValues | None = None,
+        *,
+        return_weights: bool = False,
+        **call: Unpack[HeadedCall],
+    ) -> Any:
+        """Return ``(..., L, d_out)``; with ``return_weights`` a ``Result`` with the weights ``(..., H, L, L_2)``.
+
+        ``x (..., L, d_in)`` asks, ``x_2 (..., L_2, d_in_2)`` answers: by default ``x`` itself; ``keys_values(x_2)``
+        may stand in its place. ``mask``, ``bias``, ``dropout``, ``query_positions``, ``key_positions`` and ``impl`` are
+        those of :func:`dot_product_attention`.
+        """
+        return self.attend(*self.project(x, x_2), return_weights=return_weights, **call)
+
+    def _mask(self, mask: Any) -> Any:
+        if not self.causal:
+            return mask
+        return causal() if mask is None else causal() & mask
+
+
+def attention_result(
+    queries: Array, keys_values: KeysValues, scale: float | None, return_weights: bool, call: HeadedCall
+) -> Result:
+    """Return a ``Result`` in any case, with weights only where they are asked for."""
+    result = dot_product_attention(queries, *keys_values, scale=scale, return_weights=return_weights, **call)
+    return result if isinstance(result, Result) else Result(result)
+
+
+def heads_of(linear: Linear, heads: int, name: str, x: Array) -> Array:
+    """Return ``linear(x)`` cut into heads, ``(..., H, L, d)``."""
+    xp = check_inputs(linear.weight.shape[-1], linear.state_dict(), {name: x})
+    check_heads(linear.weight.shape[0], heads)
+    return split_heads(xp, linear(x), heads)
+
+
+def check_heads(width: int, heads: Any) -> None:
+    """The heads share a width evenly."""
+    if not isinstance(heads, int) or isinstance(heads, bool):
+        raise TypeError(f"`num_heads` must be a Python integer; got a {type(heads).__qualname__}")
+    if heads < 1 or width % heads:
+        raise ValueError(f"`num_heads` is {heads}, which does not divide the projections' width {width}")
+
+
+def shape_of(weights: Mapping[str, Array], name: str, ndim: int = 2) -> tuple[int, ...]:
+    """Return the shape of a weight that tells the layer's sizes, or raise if it is missing or no such array."""
+    if not isinstance(weights, Mapping):
+        raise TypeError(f"`weights` must be a mapping of names to arrays; got a {type(weights).__qualname__}")
+    if name not in weights:
+        raise ValueError(f"`weights` must hold `{name}`; it holds {', '.join(map(str, weights)) or 'nothing'}")
+    array_namespace((name, weights[name]))
+    shape = tuple(weights[name].shape)
+    if len(shape) != ndim:
+        raise ValueError(f"`{name}` must have {ndim} axes; got shape {shape}")
+    return shape
