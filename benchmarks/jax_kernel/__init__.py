@@ -1,0 +1,1 @@
+"""The JAX kernel against jax.nn, tokamax and PyTorch."""
