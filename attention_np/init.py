@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import DTypeLike
 
+from attention_core.arrays import describe, is_real_floating
 from attention_core.variants import Layer, Normal, Parameter
 
 __all__ = ["init"]
@@ -24,12 +25,14 @@ def init(layer: type[L], rng: np.random.Generator, *, dtype: DTypeLike = np.floa
     """
     if not isinstance(rng, np.random.Generator):
         raise TypeError(f"`rng` must be a numpy.random.Generator; got a {type(rng).__qualname__}")
+    if not (isinstance(layer, type) and issubclass(layer, Layer)):
+        raise TypeError(f"`layer` must be a layer's class; got {describe(layer)}")
     weights = {name: _draw(rng, p, np.dtype(dtype)) for name, p in layer.parameters(**sizes).items()}
     return layer.from_state_dict(weights, **{name: sizes[name] for name in layer.option_names() if name in sizes})
 
 
 def _draw(rng: np.random.Generator, parameter: Parameter, dtype: np.dtype[Any]) -> np.ndarray:
-    if dtype.kind in "biuc":
+    if not is_real_floating(np, dtype):
         raise TypeError(f"`dtype` must be a real floating-point one; got {dtype}")
     if isinstance(parameter.law, Normal):
         return rng.normal(0.0, parameter.law.std, parameter.shape).astype(dtype)

@@ -31,7 +31,7 @@ class _State:
         self.controller: Any = None
         self.shared: Any = None
         self.own: Any = None
-        self.limiter: Any = None
+        self.before: list[tuple[Any, int]] = []  # libraries held at one thread, and how many each had
 
 
 _STATE = _State()
@@ -150,30 +150,50 @@ def _pool(size: int) -> Callable[[Job, int], list[Future[None]]]:
 @contextmanager
 def _one_blas_thread() -> Iterator[None]:
     """Hold BLAS at one thread while any call computes: counted, so that calls of several threads end in any order."""
-    _hold_blas()
+    counted: list[bool] = []
     try:
+        _hold_blas(counted)
         yield
     finally:
-        _release_blas()
+        if counted:
+            _release_blas()
 
 
-def _hold_blas() -> None:
+def _hold_blas(counted: list[bool]) -> None:
+    """Count one more call; nothing can interrupt between the two lines that do."""
     with _STATE.lock:
+        if _STATE.holders == 0:
+            _limit_blas()
         _STATE.holders += 1
-        if _STATE.holders == 1:
-            with _as_controlling_thread():
-                if _STATE.shared is None:
-                    _STATE.shared = _libraries(shared=True)
-                _STATE.limiter = _STATE.shared.limit(limits=1)
+        counted.append(True)
 
 
 def _release_blas() -> None:
     with _STATE.lock:
         _STATE.holders -= 1
         if _STATE.holders == 0:
-            with _as_controlling_thread():
-                _STATE.limiter.restore_original_limits()
-            _STATE.limiter = None
+            _restore_blas()
+
+
+def _limit_blas() -> None:
+    """What an interrupted call has left limited is in ``before`` already, with the number that it had."""
+    if _STATE.shared is None:
+        _STATE.shared = _libraries(shared=True).lib_controllers
+    found = [(each, each.get_num_threads()) for each in _STATE.shared]
+    free = [(each, number) for each, number in found if number is not None and number > 1]
+    if free:
+        _STATE.before += free
+        with _as_controlling_thread():
+            for each, _ in free:
+                each.set_num_threads(1)
+
+
+def _restore_blas() -> None:
+    if _STATE.before:
+        with _as_controlling_thread():
+            for each, number in _STATE.before:
+                each.set_num_threads(number)
+        _STATE.before = []
 
 
 @contextmanager
@@ -205,7 +225,10 @@ def _own_limit() -> Any:
     """Hold at one thread what counts threads for each calling thread on its own, as OpenBLAS on OpenMP does."""
     if _STATE.own is None:
         _STATE.own = _libraries(shared=False)
-    return _STATE.own.limit(limits=1) if _STATE.own.lib_controllers else nullcontext()
+    return _STATE.own.limit(limits=1) if _STATE.own.lib_controllers else _NOTHING
+
+
+_NOTHING = nullcontext()
 
 
 def _libraries(*, shared: bool) -> Any:
@@ -218,10 +241,9 @@ def _libraries(*, shared: bool) -> Any:
 def _after_fork() -> None:
     """In a forked child no thread of the pool lives, and no other call holds BLAS."""
     global _STATE
-    limiter, _STATE = _STATE.limiter, _State(_STATE.number)
-    if limiter is not None:
-        with _as_controlling_thread():
-            limiter.restore_original_limits()
+    before, _STATE = _STATE.before, _State(_STATE.number)
+    _STATE.before = before
+    _restore_blas()
 
 
 if hasattr(os, "register_at_fork"):
