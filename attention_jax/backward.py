@@ -39,7 +39,7 @@ class Cotangents(NamedTuple):
 
 
 class Head(NamedTuple):
-    """Arrays of one batch item and key/value head: by query ``(G, Lq, ...)``, and by key ``(Lk, ...)``."""
+    """Arrays of one item of work: by query ``(h, G, Lq, ...)``, and by key ``(h, Lk, ...)``."""
 
     q: jax.Array
     dout: jax.Array
@@ -50,7 +50,7 @@ class Head(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """What accumulates: a strip's query gradients ``(R, D)``, a head's of keys and values ``(D, Lk)``, the bias's."""
+    """What accumulates: gradients of a strip's queries ``(h, R, D)``, of keys and values ``(h, D, Lk)``, the bias's."""
 
     dq: jax.Array
     dk: jax.Array
@@ -69,18 +69,18 @@ def backward(
     row = jnp.where(empty, 0, row)
     # a cotangent that is not finite spoils what its row sees, and nothing else
     live = jnp.where(empty | jnp.all(jnp.isfinite(dout), axis=-1), lse, jnp.nan)
-    per_query = [_rows(spec, x) for x in (finite(dout), live[..., None], row[..., None])]
-    query, key, value = flatten(spec, operands)
+    per_query = [_rows(work, x) for x in (finite(dout), live[..., None], row[..., None])]
+    query, key, value = flatten(work)
     dbias = like(query, zeros_of(operands.bias, spec.dtype))
 
     def one(dbias: Any, item: tuple[jax.Array, ...]) -> tuple[Any, tuple[jax.Array, ...]]:
         index, *arrays, dout, lse, row = item
         q, k, v = (finite(x.astype(spec.dtype)) for x in arrays)
         head = Head(q, dout, lse, row, k, v)
-        start = like(query, (jnp.zeros_like(k.T), jnp.zeros_like(v.T), dbias))
+        start = like(query, (jnp.zeros_like(k.mT), jnp.zeros_like(v.mT), dbias))
         strips = jnp.arange(work.queries.count)
         (dk, dv, dbias), dq = lax.scan(lambda sums, n: _strip(work, index, n, head, sums), start, strips)
-        return dbias, (join(work, dq), dk.T, dv.T)
+        return dbias, (join(work, dq), dk.mT, dv.mT)
 
     dbias, (dq, dk, dv) = lax.scan(one, dbias, (jnp.arange(query.shape[0]), query, key, value, *per_query))
     sizes = spec.sizes
@@ -93,15 +93,15 @@ def backward(
     )
 
 
-def _rows(spec: Spec, x: jax.Array) -> jax.Array:
-    sizes = spec.sizes
-    return x.reshape(-1, sizes.group, sizes.queries, x.shape[-1])
+def _rows(work: Work, x: jax.Array) -> jax.Array:
+    sizes = work.spec.sizes
+    return x.reshape(-1, work.heads, sizes.group, sizes.queries, x.shape[-1])
 
 
 def _strip(work: Work, index: jax.Array, n: jax.Array, head: Head, sums: Any) -> tuple[Any, jax.Array]:
     queries = work.strip(n)
     q, dout, lse, row = (
-        lax.dynamic_slice_in_dim(x, queries.start, queries.size, 1).reshape(work.rows, -1) for x in head[:4]
+        lax.dynamic_slice_in_dim(x, queries.start, queries.size, 2).reshape(work.heads, work.rows, -1) for x in head[:4]
     )
     if work.queries.overlaps:  # rows that the strip before has done already
         fresh = queries.start + jnp.arange(queries.size) >= n * queries.size
@@ -110,16 +110,16 @@ def _strip(work: Work, index: jax.Array, n: jax.Array, head: Head, sums: Any) ->
     q = q * work.spec.scale
     empty = lse == -jnp.inf
     lse = jnp.where(empty, jnp.inf, lse)
-    q_columns, dout_columns = lax.optimization_barrier((q.T, dout.T))  # or XLA would transpose the tiles after all
+    q_columns, dout_columns = lax.optimization_barrier((q.mT, dout.mT))  # or XLA would transpose the tiles after all
     shift, log_total = _denominator(work, index, n, queries, q, lse, head)
 
     def step(sums: Sums, keys: TracedSpan, pairs: TracedPairs, hide: bool) -> Sums:
-        k, v = (lax.dynamic_slice_in_dim(x, keys.start, keys.size, 0) for x in (head.k, head.v))
+        k, v = (lax.dynamic_slice_in_dim(x, keys.start, keys.size, 1) for x in (head.k, head.v))
         s, tanh = score_tile(work, q, k, pairs)
         p = jnp.exp(s - shift - log_total)
         if hide:
             p = jnp.where(visible_tile(work, pairs, hide), p, 0)
-        ds = p * (drop_tile(work, matmul(jnp, dout, v.T), pairs) + row)
+        ds = p * (drop_tile(work, matmul(jnp, dout, v.mT), pairs) + row)
         dbias = add_tile(work.operands.bias, sums.dbias, pairs, ds)
         du = ds if tanh is None else ds * (1 - tanh * tanh)
         return Sums(
@@ -131,7 +131,7 @@ def _strip(work: Work, index: jax.Array, n: jax.Array, head: Head, sums: Any) ->
 
     dk, dv, dbias = sums
     done = visit(work, index, n, queries, step, Sums(jnp.zeros_like(q), dk, dv, dbias))
-    dq = (done.dq * work.spec.scale).reshape(work.spec.sizes.group, queries.size, -1)
+    dq = (done.dq * work.spec.scale).reshape(work.heads, work.spec.sizes.group, queries.size, -1)
     return (done.dk, done.dv, done.dbias), dq
 
 
@@ -142,7 +142,7 @@ def _denominator(
 
     def again() -> tuple[jax.Array, jax.Array]:
         def tiles(keys: TracedSpan) -> tuple[jax.Array, jax.Array]:
-            k, v = (lax.dynamic_slice_in_dim(x, keys.start, keys.size, 0) for x in (head.k, head.v))
+            k, v = (lax.dynamic_slice_in_dim(x, keys.start, keys.size, 1) for x in (head.k, head.v))
             return k, v
 
         state = meet(work, index, Rows(n, queries, q), tiles, rare=True)
@@ -159,8 +159,8 @@ def _denominator(
 
 
 def _add_at(x: jax.Array, span: TracedSpan, tile: jax.Array) -> jax.Array:
-    before = lax.dynamic_slice_in_dim(x, span.start, span.size, 1)
-    return lax.dynamic_update_slice_in_dim(x, before + tile, span.start, 1)
+    before = lax.dynamic_slice_in_dim(x, span.start, span.size, 2)
+    return lax.dynamic_update_slice_in_dim(x, before + tile, span.start, 2)
 
 
 def _like(argument: jax.Array, gradient: jax.Array) -> jax.Array:

@@ -1,4 +1,4 @@
-"""A problem laid out for the kernel's loops: one row of work per batch item and key/value head."""
+"""A problem laid out for the kernel's loops: an item of work is a block of a batch item's key/value heads."""
 
 from __future__ import annotations
 
@@ -65,7 +65,11 @@ def operands_of(problem: Problem) -> Operands:
 
 @dataclass(frozen=True, eq=False)
 class Work:
-    """What the loops share: tilings, the schedule, and the pairs of the whole call."""
+    """What the loops share: tilings, the schedule, the pairs of the whole call, and how many heads a tile spans.
+
+    A tile of scores is ``(h, R, Tk)``: ``h`` key/value heads, for each the rows of its ``G`` query heads. ``h`` is 1
+    where one head fills a tile; several short ones are worth one step of the loops.
+    """
 
     spec: Spec
     operands: Operands
@@ -73,10 +77,11 @@ class Work:
     keys: Tiling
     schedule: Schedule
     pairs: TracedPairs
+    heads: int
 
     @property
     def rows(self) -> int:
-        """Rows of a tile of scores: a strip of queries for each query head of the group."""
+        """Rows ``R`` of a tile of scores: a strip of queries for each query head of the group."""
         return self.spec.sizes.group * self.queries.size
 
     @property
@@ -93,10 +98,11 @@ class Work:
         return _span(self.keys, n)
 
     def tile(self, work_item: jax.Array, queries: TracedSpan, keys: TracedSpan) -> TracedPairs:
-        """Pairs of one tile of one batch item and key/value head."""
+        """Pairs of one tile of one batch item and block of heads."""
         sizes = self.spec.sizes
-        batch, head = work_item // sizes.kv_heads, work_item % sizes.kv_heads
-        heads = TracedSpan(head * sizes.group, sizes.group)
+        blocks, span = sizes.kv_heads // self.heads, self.heads * sizes.group
+        batch, block = work_item // blocks, work_item % blocks
+        heads = TracedSpan(block * span, span)
         return self.pairs.tile(queries, keys, heads, _unravel(batch, sizes.batch))
 
 
@@ -125,22 +131,28 @@ def work_of(spec: Spec, operands: Operands) -> Work:
     mask = operands.mask
     settled = mask is None or (mask.is_static() and None not in static)
     schedule = make_schedule(mask, replace(pairs, xp=np) if settled else None, sizes, queries, keys)
-    return Work(spec, operands, queries, keys, schedule, pairs)
+    return Work(spec, operands, queries, keys, schedule, pairs, _heads_of_a_tile(spec, queries.size, keys.size))
 
 
-def flatten(spec: Spec, operands: Operands) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return query ``(N, G, Lq, D)``, key ``(N, Lk, D)``, value ``(N, Lk, Dv)``: ``N`` items times key/value heads."""
-    sizes = spec.sizes
-    count = math.prod(sizes.batch) * sizes.kv_heads
+def _heads_of_a_tile(spec: Spec, queries: int, keys: int) -> int:
+    """Return the largest divisor of the number of key/value heads whose scores still fit a tile."""
+    most = max(1, spec.rows * spec.columns // (spec.sizes.group * queries * keys))
+    return max(n for n in range(1, min(most, spec.sizes.kv_heads) + 1) if spec.sizes.kv_heads % n == 0)
+
+
+def flatten(work: Work) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Return query ``(N, h, G, Lq, D)``, key ``(N, h, Lk, D)``, value ``(N, h, Lk, Dv)`` of ``N`` items of work."""
+    sizes, operands, heads = work.spec.sizes, work.operands, work.heads
+    count = math.prod(sizes.batch) * sizes.kv_heads // heads
     query, key, value = (jnp.broadcast_to(x, (*sizes.batch, *x.shape[-3:])) for x in operands[:3])
     return (
-        query.reshape(count, sizes.group, sizes.queries, sizes.depth),
-        key.reshape(count, sizes.keys, sizes.depth),
-        value.reshape(count, sizes.keys, sizes.value_depth),
+        query.reshape(count, heads, sizes.group, sizes.queries, sizes.depth),
+        key.reshape(count, heads, sizes.keys, sizes.depth),
+        value.reshape(count, heads, sizes.keys, sizes.value_depth),
     )
 
 
 def unflatten_heads(spec: Spec, x: jax.Array) -> jax.Array:
-    """Bring ``(N, G, Lq, ...)`` back to ``(..., Hq, Lq, ...)``."""
+    """Bring ``(N, h, G, Lq, ...)`` back to ``(..., Hq, Lq, ...)``."""
     sizes = spec.sizes
-    return x.reshape(*sizes.batch, sizes.heads, sizes.queries, *x.shape[3:])
+    return x.reshape(*sizes.batch, sizes.heads, sizes.queries, *x.shape[4:])

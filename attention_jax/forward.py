@@ -25,7 +25,7 @@ Tiles: TypeAlias = Callable[[TracedSpan], tuple[jax.Array, jax.Array]]
 
 
 class State(NamedTuple):
-    """A strip's running maximum and sum of exponentials, ``(R, 1)``, and weighted sum of values, ``(R, Dv)``.
+    """A strip's running maximum and sum of exponentials, ``(h, R, 1)``, and weighted sum of values, ``(h, R, Dv)``.
 
     ``sound`` says whether the keys and values met so far are finite, where they are met once only.
     """
@@ -37,7 +37,7 @@ class State(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """A strip: its number, queries, and their arrays ``(R, D)``, scaled."""
+    """A strip: its number, queries, and their arrays ``(h, R, D)``, scaled."""
 
     n: jax.Array
     queries: TracedSpan
@@ -50,7 +50,7 @@ def forward(spec: Spec, operands: Operands) -> tuple[jax.Array, jax.Array]:
     The loops read tiles from the whole arrays: of a long cache, a call touches no more than the mask leaves.
     """
     work = work_of(spec, operands)
-    query, key, value = flatten(spec, operands)
+    query, key, value = flatten(work)
 
     def one(index: jax.Array) -> tuple[jax.Array, ...]:
         strips, sound = lax.map(lambda n: _strip(work, index, n, query, key, value), jnp.arange(work.queries.count))
@@ -70,18 +70,19 @@ def _strip(
     def tiles(keys: TracedSpan) -> tuple[jax.Array, jax.Array]:
         return _cut(work, key, index, keys), _cut(work, value, index, keys)
 
-    sizes = (1, work.spec.sizes.group, queries.size, work.spec.sizes.depth)
-    given = lax.dynamic_slice(query, (index, 0, queries.start, 0), sizes).reshape(work.rows, -1)
+    shape = (work.heads, work.spec.sizes.group, queries.size)
+    given = lax.dynamic_slice(query, (index, 0, 0, queries.start, 0), (1, *shape, query.shape[-1]))
+    given = given.reshape(work.heads, work.rows, query.shape[-1])
     rows = Rows(n, queries, finite(given.astype(work.spec.dtype)) * work.spec.scale)
     state = meet(work, index, rows, tiles)
     total = jnp.where(state.total == 0, 1, state.total)
     lse = jnp.where(state.total == 0, -jnp.inf, state.largest + jnp.log(total))
-    shape = (work.spec.sizes.group, queries.size)
-    return ((state.values / total).reshape(*shape, -1), lse.reshape(shape)), state.sound
+    return ((state.values / total).reshape(*shape, value.shape[-1]), lse.reshape(shape)), state.sound
 
 
 def _cut(work: Work, x: jax.Array, index: jax.Array, keys: TracedSpan) -> jax.Array:
-    return lax.dynamic_slice(x, (index, keys.start, 0), (1, keys.size, x.shape[-1]))[0].astype(work.spec.dtype)
+    tile = lax.dynamic_slice(x, (index, 0, keys.start, 0), (1, work.heads, keys.size, x.shape[-1]))
+    return tile[0].astype(work.spec.dtype)
 
 
 def meet(work: Work, index: jax.Array, rows: Rows, tiles: Tiles, rare: bool = False) -> State:
@@ -105,13 +106,15 @@ def _start(work: Work, index: jax.Array, queries: TracedSpan) -> State:
     """The empty state, or with a sink the state that has seen one logit and no value."""
     dtype = work.spec.dtype
     lowest = float(jnp.finfo(dtype).min)  # not -inf: -inf - -inf would be NaN
-    values, sound = jnp.zeros((work.rows, work.spec.sizes.value_depth), dtype), jnp.ones((), bool)
+    column = (work.heads, work.rows, 1)
+    values, sound = jnp.zeros((*column[:-1], work.spec.sizes.value_depth), dtype), jnp.ones((), bool)
     if work.operands.sinks is None:
-        return State(jnp.full((work.rows, 1), lowest, dtype), jnp.zeros((work.rows, 1), dtype), values, sound)
+        return State(jnp.full(column, lowest, dtype), jnp.zeros(column, dtype), values, sound)
     pairs = work.tile(index, queries, work.columns(jnp.zeros((), jnp.int32)))
     sink = jnp.broadcast_to(pairs.per_head(work.operands.sinks.astype(dtype)), (*pairs.shape[:-1], 1))
-    largest = jnp.maximum(sink.reshape(work.rows, 1), lowest)
-    return State(largest, jnp.exp(sink.reshape(work.rows, 1) - largest), values, sound)
+    sink = sink.reshape(column)
+    largest = jnp.maximum(sink, lowest)
+    return State(largest, jnp.exp(sink - largest), values, sound)
 
 
 def _attend(work: Work, state: State, s: jax.Array, v: jax.Array, pairs: TracedPairs) -> State:

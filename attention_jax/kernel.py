@@ -117,13 +117,17 @@ def _moving(problem: Problem) -> Problem:
 
 
 def _lacks(problem: Problem, weights: bool) -> str | None:
-    return "it never holds the weights that `return_weights` asks for" if weights else None
+    if weights:
+        return "it never holds the weights that `return_weights` asks for"
+    sizes = problem.sizes
+    nothing = 0 in (*sizes.scores, sizes.kv_heads, sizes.depth, sizes.value_depth)
+    return "it makes no tiles of arrays of size 0" if nothing else None
 
 
 def _suits(problem: Problem) -> bool:
-    """Whether tiles pay: below this the dense definition is as fast, and shorter to compile."""
+    """Whether tiles pay: below this the dense definition is as fast, shorter to compile, and has every derivative."""
     sizes = problem.sizes
-    return sizes.queries * sizes.keys > 256 * 256 and 0 not in (*sizes.scores, sizes.kv_heads)
+    return sizes.queries * sizes.keys >= 256 * 256 or sizes.keys >= 512
 
 
 TILED = Kernel("tiled", _forward, _backward, _lacks, _suits)

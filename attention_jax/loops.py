@@ -53,18 +53,18 @@ def _visibility(work: Work, index: jax.Array, queries: TracedSpan, tile: jax.Arr
 
 
 def score_tile(work: Work, rows: jax.Array, k: jax.Array, pairs: TracedPairs) -> tuple[jax.Array, jax.Array | None]:
-    """Return scores ``(R, Tk)`` before the mask, of rows that are scaled already, and the tanh of the soft cap."""
-    s, tanh = matmul(jnp, rows, k.T), None
+    """Return scores ``(h, R, Tk)`` before the mask, of rows that are scaled already, and the tanh of the soft cap."""
+    s, tanh = matmul(jnp, rows, k.mT), None
     if work.spec.softcap is not None:
         tanh = jnp.tanh(s / work.spec.softcap)
         s = work.spec.softcap * tanh
     if work.operands.bias is not None:
-        s = s + tile_values(work.operands.bias.values(pairs, work.spec.dtype), pairs)
+        s = s + tile_values(work, work.operands.bias.values(pairs, work.spec.dtype), pairs)
     return s, tanh
 
 
 def visible_tile(work: Work, pairs: TracedPairs, hide: bool) -> jax.Array:
-    """Return which pairs ``(R, Tk)`` are visible: all where ``hide`` is false; a repeated key only once."""
+    """Return which pairs ``(h, R, Tk)`` are visible: all where ``hide`` is false; a repeated key only once."""
     seen = jnp.ones((1, 1), bool)
     if hide and work.operands.mask is not None:
         seen = work.operands.mask.visible(pairs)
@@ -73,7 +73,7 @@ def visible_tile(work: Work, pairs: TracedPairs, hide: bool) -> jax.Array:
         seen = seen & (pairs.key_index >= first)
     if work.operands.bias is not None and work.operands.bias.may_mask():
         seen = seen & (work.operands.bias.values(pairs, work.spec.dtype) != -jnp.inf)
-    return tile_values(seen, pairs)
+    return tile_values(work, seen, pairs)
 
 
 def drop_tile(work: Work, p: jax.Array, pairs: TracedPairs) -> jax.Array:
@@ -81,17 +81,17 @@ def drop_tile(work: Work, p: jax.Array, pairs: TracedPairs) -> jax.Array:
     dropout = work.operands.dropout
     if dropout is None or dropout.rate == 0:
         return p
-    return jnp.where(tile_values(dropout.kept(pairs), pairs), p / (1 - dropout.rate), 0)
+    return jnp.where(tile_values(work, dropout.kept(pairs), pairs), p / (1 - dropout.rate), 0)
 
 
-def tile_values(x: jax.Array, pairs: TracedPairs) -> jax.Array:
-    """Bring what broadcasts to ``(G, Tq, Tk)`` to the rows of a tile, ``(R, Tk)``."""
-    return jnp.broadcast_to(x, pairs.shape).reshape(-1, pairs.shape[-1])
+def tile_values(work: Work, x: jax.Array, pairs: TracedPairs) -> jax.Array:
+    """Bring what broadcasts to ``(h G, Tq, Tk)`` to the rows of a tile, ``(h, R, Tk)``."""
+    return jnp.broadcast_to(x, pairs.shape).reshape(work.heads, -1, pairs.shape[-1])
 
 
 def join(work: Work, strips: jax.Array) -> jax.Array:
-    """Put strips ``(n, G, Tq, ...)`` together to ``(G, Lq, ...)``; the last repeats rows of the one before."""
-    strips = jnp.moveaxis(strips, 0, 1)
-    body = strips[:, :-1].reshape(strips.shape[0], -1, *strips.shape[3:])
-    rest = work.queries.length - body.shape[1]
-    return jnp.concatenate([body, strips[:, -1, work.queries.size - rest :]], axis=1)
+    """Put strips ``(n, h, G, Tq, ...)`` together to ``(h, G, Lq, ...)``; the last repeats rows of the one before."""
+    strips = jnp.moveaxis(strips, 0, 2)
+    body = strips[:, :, :-1].reshape(*strips.shape[:2], -1, *strips.shape[4:])
+    rest = work.queries.length - body.shape[2]
+    return jnp.concatenate([body, strips[:, :, -1, work.queries.size - rest :]], axis=2)

@@ -22,7 +22,7 @@ __all__ = ["all_finite", "finite", "put_back"]
 
 
 class Seen(NamedTuple):
-    """What a strip's rows see: a bad pair ``(R, 1)``, values of ``+inf`` and of ``-inf`` ``(R, Dv)``; NaN is both."""
+    """What rows see: a bad pair ``(h, R, 1)``, values of ``+inf`` and of ``-inf`` ``(h, R, Dv)``; NaN is both."""
 
     bad: jax.Array
     up: jax.Array
@@ -45,7 +45,7 @@ def put_back(work: Work, out: jax.Array, lse: jax.Array, sound: jax.Array) -> tu
 
 
 def _poisoned(work: Work, out: jax.Array, lse: jax.Array) -> tuple[jax.Array, jax.Array]:
-    query, key, value = flatten(work.spec, work.operands)
+    query, key, value = flatten(work)
 
     def one(item: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
         index, q, k, v = item
@@ -62,19 +62,19 @@ def _poisoned(work: Work, out: jax.Array, lse: jax.Array) -> tuple[jax.Array, ja
 
 def _strip(work: Work, index: jax.Array, n: jax.Array, bad_q: jax.Array, bad_k: jax.Array, v: jax.Array) -> Seen:
     queries = work.strip(n)
-    rows = lax.dynamic_slice_in_dim(bad_q, queries.start, queries.size, 1).reshape(work.rows, 1)
+    rows = lax.dynamic_slice_in_dim(bad_q, queries.start, queries.size, 2).reshape(work.heads, work.rows, 1)
 
     def step(seen: Seen, keys: TracedSpan, pairs: TracedPairs, hide: bool) -> Seen:
-        k_tile, v_tile = (lax.dynamic_slice_in_dim(x, keys.start, keys.size, 0) for x in (bad_k, v))
+        k_tile, v_tile = (lax.dynamic_slice_in_dim(x, keys.start, keys.size, 1) for x in (bad_k, v))
         visible = visible_tile(work, pairs, hide)
-        bad = jnp.any(visible & (rows | k_tile.T), axis=-1, keepdims=True)
+        bad = jnp.any(visible & (rows | k_tile.mT), axis=-1, keepdims=True)
         nan = jnp.isnan(v_tile)
         up, down = (_any_product(visible, nan | (v_tile == x)) for x in (jnp.inf, -jnp.inf))
         return Seen(seen.bad | bad, seen.up | up, seen.down | down)
 
-    nothing = jnp.zeros((work.rows, v.shape[-1]), bool)
-    seen = visit(work, index, n, queries, step, Seen(nothing[:, :1], nothing, nothing), rare=True)
-    return Seen(*(x.reshape(work.spec.sizes.group, queries.size, -1) for x in seen))
+    nothing = jnp.zeros((work.heads, work.rows, v.shape[-1]), bool)
+    seen = visit(work, index, n, queries, step, Seen(nothing[..., :1], nothing, nothing), rare=True)
+    return Seen(*(x.reshape(work.heads, work.spec.sizes.group, queries.size, x.shape[-1]) for x in seen))
 
 
 def _any_product(visible: jax.Array, flags: jax.Array) -> jax.Array:
