@@ -225,8 +225,8 @@ def jvp(query: Array, key: Array, value: Array, tangents: Tangents, **call: Unpa
 def _check_like(problem: Problem, name: str, given: Any, like: Array) -> None:
     """A cotangent or tangent has the shape of what it belongs to, and is real, in whatever precision."""
     if not hasattr(given, "shape") or tuple(given.shape) != tuple(like.shape):
-        shape = tuple(given.shape) if hasattr(given, "shape") else type(given).__qualname__
-        raise ValueError(f"`{name}` has shape {shape}; it must be {tuple(like.shape)}")
+        got = f"shape {tuple(given.shape)}" if hasattr(given, "shape") else describe(given)
+        raise ValueError(f"`{name}` must have shape {tuple(like.shape)}; got {got}")
     if library_name(problem.xp) != "jax":
         array_namespace(("query", problem.query), (name, given))
     if not is_real_floating(problem.xp, given.dtype):

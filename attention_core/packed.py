@@ -8,7 +8,7 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any, TypedDict, Unpack
 
-from .arrays import Array, array_namespace, device_of, is_traced
+from .arrays import Array, array_namespace, device_of, dtype_name, is_traced
 from .attention import dot_product_attention
 from .checks import check_positions
 from .masks import Mask, causal, segments
@@ -195,8 +195,8 @@ def _check(query: Array, key: Array, value: Array, query_offsets: Array, key_off
 
 def _check_offsets(name: str, offsets: Any, total: int) -> ModuleType:
     xp = array_namespace((name, offsets))
-    if "int" not in str(offsets.dtype):
-        raise TypeError(f"`{name}` must be integers (n + 1,); got an array of {offsets.dtype}")
+    if "int" not in dtype_name(offsets.dtype):
+        raise TypeError(f"`{name}` must be integers (n + 1,); got an array of {dtype_name(offsets.dtype)}")
     if offsets.ndim != 1 or offsets.shape[0] == 0:
         raise ValueError(f"`{name}` must be integers (n + 1,), at least one; got shape {tuple(offsets.shape)}")
     if is_traced(offsets):

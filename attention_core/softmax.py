@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import NamedTuple
 
-from .arrays import Array, array_namespace, cast, compute_dtype, is_traced, known_finite, scalar_like
+from .arrays import Array, array_namespace, cast, compute_dtype, describe, is_traced, known_finite, scalar_like
 from .checks import check_layout
 from .layout import from_heads_first, heads_first
 
@@ -144,6 +144,9 @@ def merge(outs: Sequence[Array], lses: Sequence[Array], *, layout: str = "BHLD")
     True
     """
     check_layout(layout)
+    for name, parts in (("outs", outs), ("lses", lses)):
+        if not isinstance(parts, (list, tuple)):
+            raise TypeError(f"`{name}` must be a list of arrays, one a part; got {describe(parts)}")
     if not outs or len(outs) != len(lses):
         raise ValueError(f"`outs` and `lses` must be as many, and at least one; got {len(outs)} and {len(lses)}")
     xp = array_namespace(

@@ -116,10 +116,12 @@ def integer_or_array(name: str, x: Any) -> Any:
     return x
 
 
-def static_int(name: str, value: Any, least: int) -> int:
-    """Return a Python integer of at least ``least``; never an array, so that what holds it stays static."""
+def static_int(name: str, value: Any, least: int, most: int | None = None) -> int:
+    """Return a Python integer from ``least`` to ``most``; never an array, so that what holds it stays static."""
     if not isinstance(value, Integral) or isinstance(value, bool):
         raise TypeError(f"`{name}` must be a Python integer; got {describe(value)}")
     if value < least:
         raise ValueError(f"`{name}` must be at least {least}; got {value}")
+    if most is not None and value > most:
+        raise ValueError(f"`{name}` must be at most {most}; got {value}")
     return int(value)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import pairwise
 from numbers import Integral
 from typing import Any
 
@@ -15,6 +17,9 @@ from ..values import static_int
 from .algebra import Bias
 
 __all__ = ["alibi", "relative"]
+
+_MOST_HEADS = 2**16
+_FARTHEST = 2**20  # a table of a bucket a distance is made
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -120,7 +125,7 @@ def alibi(heads_or_slopes: int | Array) -> Bias:
     alibi((0.0625, 0.00390625, 0.25))
     """
     if isinstance(heads_or_slopes, Integral) and not isinstance(heads_or_slopes, bool):
-        return Alibi(alibi_slopes(static_int("num_heads", heads_or_slopes, least=0)))
+        return Alibi(alibi_slopes(static_int("num_heads", heads_or_slopes, least=0, most=_MOST_HEADS)))
     _check_real("slopes", heads_or_slopes, "(Hq,)", ndim=1)
     return Alibi(heads_or_slopes)
 
@@ -154,7 +159,7 @@ def relative(table: Array, *, bidirectional: bool = True, max_distance: int = 12
         raise ValueError(
             f"`table` has {buckets} buckets; it must have at least {least}, and an even number if bidirectional"
         )
-    return Relative(table, bidirectional, static_int("max_distance", max_distance, least=buckets // least + 1))
+    return Relative(table, bidirectional, static_int("max_distance", max_distance, buckets // least + 1, _FARTHEST))
 
 
 @cache
@@ -166,19 +171,15 @@ def bucket_of_distance(buckets: int, bidirectional: bool, max_distance: int) -> 
     side = buckets // 2 if bidirectional else buckets
     exact = side // 2
 
-    def one_side(distance: int) -> int:
-        if distance < exact:
-            return distance
-        steps = side - exact
-        # largest k with (distance / exact) ** steps >= (max_distance / exact) ** k
-        k = 0
-        while k < steps - 1 and distance**steps * exact ** (k + 1) >= max_distance ** (k + 1) * exact**steps:
-            k += 1
-        return exact + k
+    def starts(k: int) -> int:
+        """The least distance whose logarithm reaches step ``k``: ``(d / exact)^steps >= (max_distance / exact)^k``."""
+        steps, far = side - exact, range(exact, max_distance)
+        return exact + bisect_left(far, max_distance**k * exact**steps, key=lambda d: d**steps * exact**k)
 
-    before = [one_side(distance) for distance in range(max_distance, 0, -1)]
-    after = [side + one_side(d) if bidirectional else 0 for d in range(1, max_distance + 1)]
-    return (*before, 0, *after)
+    ends = [*range(1, exact + 1), *(starts(k) for k in range(1, side - exact)), max_distance + 1]
+    one_side = [bucket for bucket, (a, b) in enumerate(pairwise([0, *ends])) for _ in range(a, b)]
+    after = [side + bucket if bidirectional else 0 for bucket in one_side[1:]]
+    return (*one_side[:0:-1], 0, *after)
 
 
 def _check_real(name: str, x: Any, legend: str, ndim: int) -> None:

@@ -91,9 +91,9 @@ class Mask(Value):
         array([[1, 0, 0],
                [1, 1, 0]])
         """
-        from .draw import dense_array
+        from .draw import dense_array, sizes_of
 
-        return dense_array(self, Sizes(batch, heads, heads, queries, keys, 1, 1), query_positions, key_positions, xp)
+        return dense_array(self, sizes_of(queries, keys, heads, batch), query_positions, key_positions, xp)
 
     def draw(self, queries: int, keys: int, *, tile: int = 8, **positions: Any) -> Any:
         """Return a drawing for ``print`` and for notebooks: which pairs are visible, which tiles empty, full and mixed.

@@ -7,13 +7,23 @@ from html import escape
 from types import ModuleType
 from typing import Any
 
-from ..arrays import Array, array_namespace, broadcast_shapes
+from ..arrays import Array, array_namespace, broadcast_shapes, describe
 from ..pairs import Pairs
 from ..sizes import Sizes
+from ..values import static_int
 from .algebra import Mask
 from .tiles import Visibility
 
-__all__ = ["Drawing", "dense_array", "mask_pairs"]
+__all__ = ["Drawing", "dense_array", "mask_pairs", "sizes_of"]
+
+
+def sizes_of(queries: int, keys: int, heads: int, batch: tuple[int, ...]) -> Sizes:
+    """Return the sizes of a call, for asking a mask outside of any, or raise for what is no size."""
+    if not isinstance(batch, tuple):
+        raise TypeError(f"`batch` must be a tuple of sizes; got {describe(batch)}")
+    batch = tuple(static_int("batch", size, least=0) for size in batch)
+    named = (("heads", heads), ("heads", heads), ("queries", queries), ("keys", keys))
+    return Sizes(batch, *(static_int(name, size, least=0) for name, size in named), 1, 1)
 
 
 def mask_pairs(
@@ -61,7 +71,8 @@ class Drawing:
         """Draw a mask over ``queries x keys``, its tiles of ``tile x tile``."""
         *batch, heads = mask.extent()[:-2]
         batches = [tuple(p.shape[:-1]) for p in (query_positions, key_positions) if hasattr(p, "shape")]
-        sizes = Sizes(broadcast_shapes(tuple(batch), *batches), heads, heads, queries, keys, 1, 1)
+        sizes = sizes_of(queries, keys, heads, broadcast_shapes(tuple(batch), *batches))
+        tile = static_int("tile", tile, least=1)
         pairs = mask_pairs(mask, sizes, query_positions, key_positions, xp)
         title = f"{mask!r}: {queries} queries (down) x {keys} keys"
         if 0 in pairs.shape:

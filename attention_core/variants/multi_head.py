@@ -44,7 +44,7 @@ class MultiHeadAttentionWrapper(Layer):
 
     @classmethod
     def from_state_dict(cls, weights: Mapping[str, Array]) -> Self:
-        named = {name.rpartition(".")[0] for name in weights if name.startswith("heads.")}
+        named = {name.rpartition(".")[0] for name in weights if str(name).startswith("heads.")} if weights else ()
         prefixes = tuple(f"heads.{h}." for h in range(max(1, len(named))))
         check_weights(weights, prefixes)
         xp = array_namespace(*weights.items())

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, NamedTuple, TypeAlias
 
-from ..arrays import Array, array_namespace, compute_dtype, matmul, sum_to_shape, transpose
+from ..arrays import Array, array_namespace, compute_dtype, describe, matmul, sum_to_shape, transpose
 from ..attention import attention_scores, dot_product_attention
 from ..attention import vjp as attention_vjp
 from ..checks import check_dtypes
@@ -43,6 +43,8 @@ def weight_parameters(prefix: str = "", *, d_in: int, d_out_kq: int, d_out_v: in
 
 def check_weights(weights: Mapping[str, Array], prefixes: tuple[str, ...] = ("",)) -> None:
     """Raise for a name that is missing or not expected, for what is no real array, and for shapes that do not fit."""
+    if not isinstance(weights, Mapping):
+        raise TypeError(f"`weights` must be a mapping of names to arrays; got {describe(weights)}")
     expected = [prefix + name for prefix in prefixes for name in NAMES]
     missing, unexpected = [n for n in expected if n not in weights], [n for n in weights if n not in expected]
     if missing or unexpected:
@@ -126,8 +128,8 @@ def _check_cotangent(cotangent: Array, shape: tuple[int, ...]) -> None:
     *batch, heads, length, depth = shape
     expected = (*batch, length, heads * depth)
     if not hasattr(cotangent, "shape") or tuple(cotangent.shape) != expected:
-        got = tuple(cotangent.shape) if hasattr(cotangent, "shape") else type(cotangent).__qualname__
-        raise ValueError(f"the cotangent has shape {got}; it must be that of the context vectors, {expected}")
+        got = f"shape {tuple(cotangent.shape)}" if hasattr(cotangent, "shape") else describe(cotangent)
+        raise ValueError(f"the cotangent must have the shape of the context vectors, {expected}; got {got}")
 
 
 def _project(weights: Projections, inputs: Inputs) -> tuple[ModuleType, list[Array]]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from ..arrays import Array
+from ..arrays import Array, array_namespace
 from .layer import Layer, Parameter
 from .projected import Projections, check_weights, weight_parameters
 
@@ -36,7 +36,9 @@ class SingleHead(Layer):
         return {"W_query": self.W_query, "W_key": self.W_key, "W_value": self.W_value}
 
     def _stacked(self) -> Projections:
-        return Projections(*(weight[None, ...] for weight in (self.W_query, self.W_key, self.W_value)))
+        weights = self.state_dict()
+        array_namespace(*weights.items())  # a constructor takes anything
+        return Projections(*(weight[None, ...] for weight in weights.values()))
 
     @classmethod
     def _of(cls, weights: Projections) -> Self:

@@ -15,6 +15,7 @@ from tests.core.wrong import F32, Arrays, Wrong
 from tests.core.wrong_calls import TABLE_OF_CALLS
 from tests.core.wrong_masks import BIASES, MASKS
 
+CAUSAL = core.masks.causal()
 TABLE = [*TABLE_OF_CALLS, *MASKS, *BIASES]
 
 
@@ -103,3 +104,31 @@ def test_a_wrong_call_raises_before_a_kernel_is_chosen() -> None:
     x = np.eye(3)
     with pytest.raises(ValueError, match="`softcap` must be positive"):
         core.which_kernel(x, x, x, impl="unknown", softcap=-1.0)
+
+
+ASKED_OUTSIDE_A_CALL: list[tuple[Callable[[], Any], type[Exception], str]] = [
+    (lambda: CAUSAL.draw(3, 3, tile=0), ValueError, "`tile` must be at least 1; got 0"),
+    (lambda: CAUSAL.draw(3, 3, tile=-1), ValueError, "`tile` must be at least 1; got -1"),
+    (lambda: CAUSAL.draw(None, 3), TypeError, "`queries` must be a Python integer; got None"),
+    (lambda: CAUSAL.array(2, -1), ValueError, "`keys` must be at least 0; got -1"),
+    (lambda: CAUSAL.array(2.5, 3), TypeError, "`queries` must be a Python integer; got a float"),
+    (lambda: CAUSAL.array(2, 3, heads=None), TypeError, "`heads` must be a Python integer; got None"),
+    (lambda: CAUSAL.array(2, 3, batch=2), TypeError, "`batch` must be a tuple of sizes; got an int"),
+    (lambda: CAUSAL.array(2, 3, batch=(2, -1)), ValueError, "`batch` must be at least 0; got -1"),
+    (lambda: core.biases.alibi(10**30), ValueError, "`num_heads` must be at most 65536"),
+    (lambda: core.biases.relative(np.ones((8, 2)), max_distance=10**9), ValueError, "`max_distance` must be at most"),
+    (lambda: core.merge(None, None), TypeError, "`outs` must be a list of arrays, one a part; got None"),
+    (lambda: core.merge(np.ones((1, 2, 3)), [np.ones(2)]), TypeError, "`outs` must be a list of arrays"),
+    (lambda: core.merge([1], [2]), TypeError, "`outs[0]` must be an array; got an int"),
+]
+
+
+@pytest.mark.parametrize(("call", "kind", "words"), ASKED_OUTSIDE_A_CALL)
+def test_wrong_questions_outside_a_call(call: Callable[[], Any], kind: type[Exception], words: str) -> None:
+    with pytest.raises(kind, match=re.escape(words)):
+        call()
+
+
+@pytest.mark.parametrize("offsets", [np.array([0, 2, 4], ">i4"), np.array([0, 2, 4], np.uint8)])
+def test_offsets_of_any_integer_dtype(offsets: np.ndarray) -> None:
+    assert core.segment_ids(offsets, 5).tolist() == [0, 0, 1, 1, -1]

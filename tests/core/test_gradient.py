@@ -287,11 +287,11 @@ def test_wrong_cotangents_and_tangents_are_refused() -> None:
     call, dout, dlse = drawn("plain")
     inputs = call.inputs(np.asarray)
     _, pullback = core.vjp(*inputs)
-    with pytest.raises(ValueError, match="`out_cotangent` has shape"):
+    with pytest.raises(ValueError, match="`out_cotangent` must have shape"):
         pullback(dout[..., :1])
-    with pytest.raises(ValueError, match="`lse_cotangent` has shape"):
+    with pytest.raises(ValueError, match="`lse_cotangent` must have shape"):
         pullback(dout, dlse[..., None])
-    with pytest.raises(ValueError, match=r"`tangents\.key` has shape"):
+    with pytest.raises(ValueError, match=r"`tangents\.key` must have shape"):
         core.jvp(*inputs, core.Gradients(None, inputs[0], None))
     for name, tangent in (("sinks", np.zeros(4)), ("bias", np.zeros(5))):
         with pytest.raises(ValueError, match=f"`tangents.{name}` was given, but the call has no `{name}`"):

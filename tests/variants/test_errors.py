@@ -46,6 +46,15 @@ CALLS: list[tuple[Callable[[], Any], type[Exception], str]] = [
         ValueError,
         r"`x` must have at least the axes \(L, d_in\); got shape \(\)",
     ),
+    (
+        lambda: SelfAttention.from_state_dict(None),
+        TypeError,
+        "`weights` must be a mapping of names to arrays; got None",
+    ),
+    (lambda: MultiHeadAttentionWrapper.from_state_dict(None), TypeError, "`weights` must be a mapping of names"),
+    (lambda: MultiHeadAttentionWrapper.from_state_dict({1: X}), ValueError, r"not expected: \[1\]"),
+    (lambda: SelfAttention(None, X, X)(X), TypeError, "`W_query` must be an array; got None"),
+    (lambda: SelfAttention([[1.0]], X, X)(X), TypeError, "`W_query` must be an array; got a list"),
     (lambda: made(CausalSelfAttention)(np.ones((6, 4))), ValueError, "`x` has depth 4, but the layer has d_in = 3"),
     (
         lambda: made(MultiHeadAttentionWrapper)(np.ones((6, 4))),
