@@ -10,6 +10,7 @@ from conformance.mutants import Mutant
 from conformance.runner import ERROR, FAIL, ask
 
 MOST = 3
+OPS = ("merge", "packed", "rotary")
 # What a convention is about: elsewhere its mutant is right.
 NEEDED = {
     **{
@@ -87,10 +88,10 @@ def measure(groups: Iterable[Group]) -> Kills:
 
 
 def concerned(case: Case, name: str) -> bool:
-    """Say whether a mutant can be wrong here at all: merging, packing, refusing and attending are other questions."""
-    for op in ("merge", "packed"):
-        if name.startswith(f"{op}=") or case.op == "merge":
-            return case.op == op == name.partition("=")[0]
+    """Say whether a mutant can be wrong here at all: each op is a question of its own, and so is refusing."""
+    about = name.partition("=")[0]
+    if about in OPS or case.op in ("merge", "rotary"):
+        return case.op == about
     if name.startswith("check=") or not case.valid:
         return name.startswith("check=") and not case.valid
     needed = () if name == "mask=causal" else NEEDED.get(name.partition("=")[0], ())

@@ -15,6 +15,7 @@ from conformance.mutant_checks import refuse
 from conformance.mutant_dropout import factors
 from conformance.mutant_gradients import Settled, back, first_heads, gradients
 from conformance.mutant_packed import as_attention
+from conformance.mutant_rotary import rotary
 from conformance.mutant_rules import bias_of, sees
 from conformance.rules import Pairs, pairs_of
 
@@ -32,7 +33,7 @@ class Mutant:
 
     def supports(self, case: Case) -> str:
         """Say yes to attention and merging."""
-        return "" if case.op in ("attention", "packed", "merge") else "a mutant of attention alone"
+        return "" if case.op in ("attention", "packed", "rotary", "merge") else "a mutant of attention alone"
 
     def compute(self, case: Case, dtype: str) -> dict[str, Any]:
         """Return what this wrong attention gives."""
@@ -40,6 +41,8 @@ class Mutant:
         with np.errstate(all="ignore"):
             if case.op == "merge":
                 return merge(inputs, self.name)
+            if case.op == "rotary":
+                return rotary(case, inputs, case.cotangents_as(dtype), self.name)
             if case.op == "packed":
                 return attend(as_attention(case, self.name), inputs, case.cotangents_as(dtype), self.name)
             refuse(case, inputs, self.name)

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 
 from conformance import rules
-from conformance.adapters import packs
+from conformance.adapters import packs, rotation
 from conformance.cases import Case
 
 Arrays = Mapping[str, Any]
 Convert = Callable[[np.ndarray], Any]
 LAYERS = ("SelfAttention", "MultiHeadAttentionWrapper", "CrossAttention", "CausalSelfAttention")
-OPS = ("embedding", "projections", "attention_scores", "attention", "packed", "merge", *LAYERS)
+OPS = ("embedding", "projections", "attention_scores", "attention", "packed", "rotary", "merge", *LAYERS)
 GATES = {"and": "__and__", "or": "__or__"}
 STAGES = ("scaled", "capped", "biased", "masked")
 
@@ -32,6 +32,8 @@ def forward(library: ModuleType, case: Case, asarray: Convert = np.asarray) -> C
         return ops[case.op]
     if case.op == "merge":
         return lambda inputs: _merge(library, case, inputs)
+    if case.op == "rotary":
+        return lambda inputs: rotation.forward(library, case, inputs, asarray)
     asked = {"attention_scores": _scores, "packed": packs.forward}.get(case.op, _attention)
     return lambda inputs: asked(library, case, inputs, asarray)
 
@@ -40,6 +42,8 @@ def differentiable(
     library: ModuleType, case: Case, asarray: Convert = np.asarray
 ) -> Callable[[Arrays], dict[str, Any]]:
     """Return the function from the case's inputs to the outputs that have cotangents, and nothing else."""
+    if case.op == "rotary":
+        return lambda inputs: rotation.forward(library, case, inputs, asarray)
     if case.op == "packed":
         return lambda inputs: packs.attend(library, case, inputs, asarray, return_lse=True)
     if case.op not in LAYERS:
@@ -75,10 +79,11 @@ def call(case: Case, inputs: Arrays, asarray: Convert = np.asarray) -> dict[str,
 def gradients(
     library: ModuleType, case: Case, inputs: Arrays, cotangents: Arrays, asarray: Convert = np.asarray
 ) -> dict[str, Any]:
-    """Return the gradients of an `attention` case by the names of its inputs, by the package's own `vjp`."""
-    arguments = (
-        packs.as_one_call(library, case, inputs, asarray) if case.op == "packed" else call(case, inputs, asarray)
-    )
+    """Return the gradients of a case by the names of its inputs, by the package's own `vjp` where it has one."""
+    if case.op == "rotary":
+        return rotation.gradients(library, case, cotangents, asarray)
+    ways = {"packed": packs.as_one_call}
+    arguments = ways[case.op](library, case, inputs, asarray) if case.op in ways else call(case, inputs, asarray)
     result, pullback = library.vjp(inputs["query"], inputs["key"], inputs["value"], **arguments)
     out = cotangents["out"] if "out" in cotangents else 0 * result.out
     found = pullback(out, cotangents.get("lse"))

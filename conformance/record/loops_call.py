@@ -18,6 +18,10 @@ def run(op: str, inputs: Arrays, parameters: Any, cotangents: Arrays, wrt: tuple
         from conformance.record import loops_packed
 
         return loops_packed.run(inputs, parameters, cotangents, wrt)
+    if op == "rotary":
+        from conformance.record import loops_rotary
+
+        return loops_rotary.run(inputs, parameters, cotangents)
     case = Loops(inputs, parameters)
     return {**outputs(case), **(gradients(case, cotangents, wrt) if wrt else {})}
 

@@ -6,7 +6,7 @@ Each function takes the inputs of a case by name and its parameters, in any dtyp
 from collections.abc import Mapping
 from typing import Any
 
-from conformance.record import merging, packing
+from conformance.record import merging, packing, rotation
 from conformance.record.formula import attention
 
 Tensor = Any
@@ -134,6 +134,7 @@ OPS = {
     "attention": attention,
     "merge": merging.merge,
     "packed": packing.packed,
+    "rotary": rotation.rotary,
     "SelfAttention": self_attention,
     "MultiHeadAttentionWrapper": multi_head,
     "CrossAttention": cross_attention,

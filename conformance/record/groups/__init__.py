@@ -13,6 +13,7 @@ from conformance.record.groups import (
     numbers,
     packs,
     patterns,
+    rotations,
     rows,
     scores,
     seeds,
@@ -35,4 +36,5 @@ def group_drafts() -> Iterator[tuple[str, str, Callable[[], Iterable[Draft]]]]:
     for theme, asks in themes():
         yield theme.name, theme.title, partial(map, drafted, asks)
     yield packs.PACKED.name, packs.PACKED.title, packs.packs
+    yield rotations.ROTARY.name, rotations.ROTARY.title, rotations.rotations
     yield calls.MERGE.name, calls.MERGE.title, calls.merges
