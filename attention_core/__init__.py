@@ -16,6 +16,7 @@ from .softmax import merge
 from .variants import (
     CausalSelfAttention,
     CrossAttention,
+    GroupedQueryAttention,
     MultiHeadAttention,
     MultiHeadAttentionWrapper,
     ProjectedAttention,
@@ -30,6 +31,7 @@ __all__ = [
     "Choice",
     "CrossAttention",
     "Gradients",
+    "GroupedQueryAttention",
     "Kernel",
     "Mask",
     "MultiHeadAttention",

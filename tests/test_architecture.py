@@ -39,8 +39,8 @@ LONG_FILES: dict[str, str] = {  # path: the reason why it may be longer
 TABLES = "conformance/record/"  # its functions list cases and departures: the next row explains itself, a cut would not
 
 PUBLIC_NAMES = {
-    "Bias", "CausalSelfAttention", "Choice", "CrossAttention", "Gradients", "Kernel", "Mask", "MultiHeadAttention",
-    "MultiHeadAttentionWrapper", "ProjectedAttention", "Result", "Rotary", "SelfAttention", "attention_scores",
+    "Bias", "CausalSelfAttention", "Choice", "CrossAttention", "Gradients", "GroupedQueryAttention", "Kernel", "Mask",
+    "MultiHeadAttention", "MultiHeadAttentionWrapper", "ProjectedAttention", "Result", "Rotary", "SelfAttention", "attention_scores",
     "biases", "dialects", "dot_product_attention", "dropout", "init", "jvp", "masks", "merge", "packed_attention",
     "register_kernel", "rotary", "rotate", "segment_ids", "segment_positions", "variants", "vjp", "which_kernel",
 }  # fmt: skip

@@ -2,17 +2,20 @@
 
 from .causal_self_attention import CausalSelfAttention
 from .cross_attention import CrossAttention
+from .grouped_query import GroupedQueryAttention
 from .headed import KeysValues
 from .layer import Layer, Normal, Parameter, Uniform
 from .linear import Linear
 from .multi_head import MultiHeadAttentionWrapper
 from .multi_head_attention import MultiHeadAttention
+from .norm import RMSNorm
 from .projected_attention import ProjectedAttention
 from .self_attention import SelfAttention
 
 __all__ = [
     "CausalSelfAttention",
     "CrossAttention",
+    "GroupedQueryAttention",
     "KeysValues",
     "Layer",
     "Linear",
@@ -21,6 +24,7 @@ __all__ = [
     "Normal",
     "Parameter",
     "ProjectedAttention",
+    "RMSNorm",
     "SelfAttention",
     "Uniform",
 ]
