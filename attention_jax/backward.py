@@ -17,7 +17,7 @@ from attention_core.arrays import matmul, sum_to_shape
 
 from .bias_gradient import add_tile, like_bias, zeros_of
 from .flat import Operands, Spec, Work, flatten, unflatten_heads, work_of
-from .forward import Rows, meet
+from .forward import Rows, meet, tiles_of
 from .loops import drop_tile, join, score_tile, visible_tile, visit
 from .poison import finite
 from .traced_pairs import TracedPairs, TracedSpan
@@ -39,7 +39,7 @@ class Cotangents(NamedTuple):
 
 
 class Head(NamedTuple):
-    """Arrays of one item of work: by query ``(h, G, Lq, ...)``, and by key ``(h, Lk, ...)``."""
+    """Arrays of one item of work: by query ``(h, G, Lq, ...)``, by key ``(h, Lk, ...)``, and these with keys last."""
 
     q: jax.Array
     dout: jax.Array
@@ -47,6 +47,8 @@ class Head(NamedTuple):
     row: jax.Array
     k: jax.Array
     v: jax.Array
+    k_columns: jax.Array
+    v_columns: jax.Array
 
 
 class Sums(NamedTuple):
@@ -68,16 +70,18 @@ def backward(
     empty = lse == -jnp.inf
     row = jnp.where(empty, 0, row)
     # a cotangent that is not finite spoils what its row sees, and nothing else
-    live = jnp.where(empty | jnp.all(jnp.isfinite(dout), axis=-1), lse, jnp.nan)
-    per_query = [_rows(work, x) for x in (finite(dout), live[..., None], row[..., None])]
+    sound = jnp.all(jnp.isfinite(dout), axis=-1) & jnp.isfinite(row)
+    live = jnp.where(empty | sound, lse, jnp.nan)
+    per_query = [_rows(work, x) for x in (finite(dout), live[..., None], finite(row)[..., None])]
     query, key, value = flatten(work)
     dbias = like(query, zeros_of(operands.bias, spec.dtype))
 
     def one(dbias: Any, item: tuple[jax.Array, ...]) -> tuple[Any, tuple[jax.Array, ...]]:
         index, *arrays, dout, lse, row = item
         q, k, v = (finite(x.astype(spec.dtype)) for x in arrays)
-        head = Head(q, dout, lse, row, k, v)
-        start = like(query, (jnp.zeros_like(k.mT), jnp.zeros_like(v.mT), dbias))
+        columns = lax.optimization_barrier((k.mT, v.mT))  # once, not at each tile
+        head = Head(q, dout, lse, row, k, v, *columns)
+        start = like(query, (*map(jnp.zeros_like, columns), dbias))
         strips = jnp.arange(work.queries.count)
         (dk, dv, dbias), dq = lax.scan(lambda sums, n: _strip(work, index, n, head, sums), start, strips)
         return dbias, (join(work, dq), dk.mT, dv.mT)
@@ -114,12 +118,13 @@ def _strip(work: Work, index: jax.Array, n: jax.Array, head: Head, sums: Any) ->
     shift, log_total = _denominator(work, index, n, queries, q, lse, head)
 
     def step(sums: Sums, keys: TracedSpan, pairs: TracedPairs, hide: bool) -> Sums:
-        k, v = (lax.dynamic_slice_in_dim(x, keys.start, keys.size, 1) for x in (head.k, head.v))
-        s, tanh = score_tile(work, q, k, pairs)
+        k = lax.dynamic_slice_in_dim(head.k, keys.start, keys.size, 1)
+        columns, values = (lax.dynamic_slice_in_dim(x, keys.start, keys.size, 2) for x in head[-2:])
+        s, tanh = score_tile(work, q, columns, pairs)
         p = jnp.exp(s - shift - log_total)
         if hide:
             p = jnp.where(visible_tile(work, pairs, hide), p, 0)
-        ds = p * (drop_tile(work, matmul(jnp, dout, v.mT), pairs) + row)
+        ds = p * (drop_tile(work, matmul(jnp, dout, values), pairs) + row)
         dbias = add_tile(work.operands.bias, sums.dbias, pairs, ds)
         du = ds if tanh is None else ds * (1 - tanh * tanh)
         return Sums(
@@ -141,11 +146,7 @@ def _denominator(
     """Return two parts of lse: itself and 0, or, where it is too large for its digits, what it was rounded from."""
 
     def again() -> tuple[jax.Array, jax.Array]:
-        def tiles(keys: TracedSpan) -> tuple[jax.Array, jax.Array]:
-            k, v = (lax.dynamic_slice_in_dim(x, keys.start, keys.size, 1) for x in (head.k, head.v))
-            return k, v
-
-        state = meet(work, index, Rows(n, queries, q), tiles, rare=True)
+        state = meet(work, index, Rows(n, queries, q), tiles_of(head.k_columns, head.v), rare=True)
         return state.largest, jnp.log(jnp.where(state.total == 0, 1, state.total))
 
     def stored() -> tuple[jax.Array, jax.Array]:

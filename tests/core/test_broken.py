@@ -14,7 +14,7 @@ import attention_np as attention
 from attention_core.problem import make_problem
 from attention_core.tiled import tiled_attention, tiled_vjp
 
-from .libraries import JITTED, Library
+from .libraries import JITTED, NUMPY, Library
 
 # Gradients of rows whose lse is large: log n, lost when lse was rounded, is not lost from the weights
 
@@ -179,3 +179,33 @@ def test_a_rule_takes_parameters_by_name() -> None:
         np.zeros((4, 2)), np.zeros((4, 2)), np.eye(4), mask=rule & attention.masks.causal()
     )
     np.testing.assert_array_equal(out[3], [0, 0, 0.5, 0.5])
+
+
+# A cotangent that is NaN reaches what its row sees, and nothing else
+
+WHERE = pytest.mark.parametrize(
+    ("library", "impl"),
+    [(NUMPY, "dense"), (NUMPY, "tiled"), (JITTED, "dense"), (JITTED, "tiled")],
+    ids=["numpy-dense", "numpy-tiled", "jax-dense", "jax-tiled"],
+)
+
+
+@WHERE
+@pytest.mark.parametrize("of_lse", [False, True], ids=["of out", "of lse"])
+@pytest.mark.filterwarnings("ignore:invalid value")
+def test_a_nan_cotangent_reaches_what_its_row_sees(library: Library, impl: str, of_lse: bool) -> None:
+    rng = np.random.default_rng(5)
+    query, key, value = (rng.normal(size=(1, length, depth)) for length, depth in ((QUERIES, 3), (KEYS, 3), (KEYS, 2)))
+    dout, dlse = np.ones((1, QUERIES, 2)), np.ones((1, QUERIES))
+    (dlse if of_lse else dout)[0, 1] = np.nan
+
+    def gradients(query: Any, key: Any, value: Any, dout: Any, dlse: Any) -> Any:
+        mask = attention_core.masks.causal()
+        return tuple(attention_core.vjp(query, key, value, mask=mask, impl=impl)[1](dout, dlse)[:3])
+
+    dquery, dkey, dvalue = map(library.numpy, library.call(gradients, query, key, value, dout, dlse))
+    spoilt = [np.flatnonzero(np.isnan(x[0]).any(axis=-1)).tolist() for x in (dquery, dkey, dvalue)]
+    assert spoilt[:2] == [[1], [0, 1]]
+    assert spoilt[2] in (
+        [[0, 1]] if not of_lse else [[], [0, 1]]
+    )  # lse has no gradient to values; a kernel may spoil p
