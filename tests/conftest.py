@@ -15,8 +15,14 @@ NO_TORCH = "PyTorch is not installed; `pip install torch==2.13.0` brings it"
 os.environ.setdefault("MPLBACKEND", "agg")
 
 
-def pytest_configure() -> None:
-    """Give hypothesis no deadline, and under CI the same examples every time."""
+def pytest_configure(config: pytest.Config) -> None:
+    """Give hypothesis no deadline, and under CI the same examples every time; let XLA compile fast in the quick suite.
+
+    Two thirds of the quick suite's time would be XLA optimising programs that run once. The slow tests, the suite run
+    whole, and the conformance command run what users run.
+    """
+    if "not slow" in config.option.markexpr:
+        os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
     if importlib.util.find_spec("hypothesis") is None:
         return
     from hypothesis import settings
