@@ -9,7 +9,7 @@ import numpy as np
 
 from .call import Call
 from .plan import Segment
-from .scores import Seen, bias_tile, kept_tile, seen_tile
+from .scores import HUGE, Seen, bias_tile, kept_tile, seen_tile
 from .tile import Tile, cap, drop, hide
 
 __all__ = ["lazy_tile"]
@@ -47,17 +47,14 @@ def _lazy_segment(call: Call, tile: Tile, segment: Segment, unset: Any) -> bool:
         bias = None
     seen = seen_tile(tile.place, tile.plan, segment, hidden)
     scores = _shifted_scores(call, tile, segment, bias)
-    highest, lowest = float(scores.max()), float(scores.min())
-    if not (highest < math.inf and lowest > -math.inf):
+    highest = float(scores.max())
+    if not highest < math.inf or (not tile.bound < HUGE and not float(scores.min()) > -math.inf):
         return False
-    if highest > exp.ceiling or unset[tile.flat(segment)].any():
-        if _raise_references(call, tile, segment, scores, seen, unset):
-            scores = _shifted_scores(call, tile, segment, bias)  # far from the old reference they were rounded
-        lowest = float(scores.min())
-        if float(scores.max()) > exp.ceiling:  # only of masked pairs, whose weights must be finite to become 0
-            np.minimum(scores, scores.dtype.type(exp.ceiling), out=scores)
-    if lowest < exp.floor:
-        np.maximum(scores, scores.dtype.type(exp.floor), out=scores)
+    if (highest > exp.ceiling or unset[tile.flat(segment)].any()) and _raise_references(
+        call, tile, segment, scores, seen, unset
+    ):
+        scores = _shifted_scores(call, tile, segment, bias)  # far from the old reference they were rounded
+    np.clip(scores, exp.floor, exp.ceiling, out=scores)  # above only masked pairs, whose weights become 0
     exp.function(scores, out=scores)
     hide(scores, tile.group, segment, seen)
     tile.add_totals(scores, segment)
