@@ -8,6 +8,8 @@ import doctest
 import importlib
 import importlib.util
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -105,3 +107,12 @@ def test_examples_in_docstrings(module: str) -> None:
 
 def test_modules_are_found() -> None:
     assert set(PACKAGES) <= set(MODULES)
+
+
+@pytest.mark.slow
+def test_the_pages_build_without_a_warning(tmp_path: Path) -> None:
+    pytest.importorskip("furo", reason="`pip install '.[docs]'` brings Sphinx, MyST and its theme")
+    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", str(ROOT / "docs"), str(tmp_path)]
+    built = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stderr
+    assert "dot_product_attention" in (tmp_path / "api.html").read_text(encoding="utf-8")
