@@ -3,12 +3,12 @@
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # document the checkout, not an installed one
 
-from attention_core import __version__ as release  # noqa: E402  the checkout's, not an installed one
+from attention_core import __version__ as release
 
 project = "array-attention"
-copyright = "the array-attention authors"  # noqa: A001  Sphinx's name
+copyright = "the array-attention authors"
 version = release
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
