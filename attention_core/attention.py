@@ -156,7 +156,7 @@ def which_kernel(
     return_weights: bool = False,
     **call: Unpack[Call],
 ) -> Choice:
-    """Say which kernel a call would take, why, and why not the others; nothing is computed.
+    """Say which kernel a call would take, why and which way, and why not the others; no attention is computed.
 
     >>> import numpy as np
     >>> from attention_np import which_kernel
@@ -164,7 +164,10 @@ def which_kernel(
     >>> which_kernel(x, x, x, return_weights=True).impl
     'dense'
     """
-    return choose(make_problem(query, key, value, **call), impl, return_weights)[1]
+    problem = make_problem(query, key, value, **call)
+    kernel, choice = choose(problem, impl, return_weights)
+    way = kernel.explain(problem)
+    return choice._replace(reason=f"{choice.reason}; {way}") if way else choice
 
 
 def vjp(

@@ -23,6 +23,7 @@ class Kernel:
     ``forward(problem, lse=..., weights=...)`` returns the out of a checked problem, heads first, and what is asked for.
     ``backward(problem, result, out_cotangent, lse_cotangent)`` returns the gradients. ``lacks(problem, weights)`` names
     what this kernel cannot do of a call, or returns ``None``; ``suits(problem)`` says whether ``impl="auto"`` takes it.
+    ``explain(problem)`` is for :func:`which_kernel`: which of its ways this kernel goes for a call, in words.
 
     >>> from attention_core.kernels import DENSE
     >>> DENSE.name
@@ -34,6 +35,7 @@ class Kernel:
     backward: Callable[[Problem, Result, Array, Array | None], Gradients]
     lacks: Callable[[Problem, bool], str | None]
     suits: Callable[[Problem], bool]
+    explain: Callable[[Problem], str] = lambda problem: ""
 
 
 class Choice(NamedTuple):

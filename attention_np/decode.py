@@ -17,10 +17,10 @@ from attention_core.problem import Problem, Result
 
 from .call import Call
 from .plan import Plan
-from .quick import quick_attention
+from .quick import is_plain, quick_attention
 from .threads import run_jobs
 
-__all__ = ["decode"]
+__all__ = ["can_decode", "decode"]
 
 
 class Part(NamedTuple):
@@ -33,8 +33,8 @@ class Part(NamedTuple):
 
 def decode(call: Call, *, lse: bool, threads: int) -> Result | None:
     """Return the result where all queries see the same keys and everything is finite, else ``None``."""
-    spans = {name: _seen_by_all(plan) for name, plan in call.plans.items()}
-    if not spans or None in spans.values():
+    spans = _spans(call)
+    if spans is None:
         return None
     found: dict[Part, Result | None] = {}
     run_jobs((_job(call, part, found, lse) for part in _parts(call, spans, threads)), threads)
@@ -43,6 +43,16 @@ def decode(call: Call, *, lse: bool, threads: int) -> Result | None:
     if len(found) == 1:
         return next(iter(found.values()))
     return _gathered(call, found, lse)
+
+
+def can_decode(call: Call) -> bool:
+    """Say whether :func:`decode` takes a call whose arrays are finite."""
+    return call.few and is_plain(call.problem) and _spans(call) is not None
+
+
+def _spans(call: Call) -> dict[Any, Any] | None:
+    spans = {name: _seen_by_all(plan) for name, plan in call.plans.items()}
+    return spans if spans and None not in spans.values() else None
 
 
 def _seen_by_all(plan: Plan) -> Span | None:

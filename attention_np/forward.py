@@ -8,6 +8,7 @@ score of the first keys that it sees, raised only when a later score exceeds it 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from .threads import run_jobs
 from .tile import Tile, cap, drop, hide
 from .workspace import Workspace, workspace
 
-__all__ = ["tiled_forward"]
+__all__ = ["tiled_forward", "ways"]
 
 
 def tiled_forward(
@@ -65,15 +66,31 @@ def forward_tile(call: Call, where: Where, out: Any, lse: Any, space: Workspace)
     tile = Tile.of(call, where, place, space)
     bound = 0.0 if call.few else _bound(call, where, tile)
     tile.bound = math.inf if call.few else bound
-    if math.isfinite(bound) and not call.odd_sinks:
-        small = call.problem.bias is None and bound <= call.exponential.bound and not call.few
-        if (small and bounded_tile(call, tile) and tile.is_finite()) or (_lazy(call, tile) and tile.is_finite()):
-            tile.finish(target, logs)
-            return
+    way = way_of(call, bound)
+    bounded = way == "bounded" and bounded_tile(call, tile) and tile.is_finite()
+    if bounded or (way != "exact" and _lazy(call, tile) and tile.is_finite()):
+        tile.finish(target, logs)
+        return
     for part, result in exact_forward(place, call.arrays(where)):
         target[:, part[0] : part[1]] = result.out
         if logs is not None:
             logs[:, part[0] : part[1]] = result.lse
+
+
+def way_of(call: Call, bound: float) -> str:
+    """Return the way that is tried first: ``"bounded"``, ``"lazy"`` or, by the definition, ``"exact"``."""
+    if not math.isfinite(bound) or call.odd_sinks:
+        return "exact"
+    return "bounded" if call.problem.bias is None and bound <= call.exponential.bound and not call.few else "lazy"
+
+
+def ways(call: Call) -> Iterator[str]:
+    """Yield the way of each tile."""
+    for where in call.jobs():
+        with workspace() as space:
+            tile = Tile.of(call, where, call.place(where), space)
+            yield way_of(call, 0.0 if call.few else _bound(call, where, tile))
+        call.heads.done(*where[:2])
 
 
 def _bound(call: Call, where: Where, tile: Tile) -> float:

@@ -46,7 +46,16 @@ def provider() -> str:
 
 
 def use_provider(name: str) -> None:
-    """Choose ``"auto"``, ``"mkl"`` or ``"numpy"`` for this process."""
+    """Choose ``"auto"``, ``"mkl"`` or ``"numpy"`` for this process.
+
+    ``ImportError`` where MKL is asked for and not installed, ``ValueError`` for another word.
+
+    >>> from attention_np.config import show_config, use_provider
+    >>> use_provider("numpy")
+    >>> show_config()["gemm"]
+    'numpy'
+    >>> use_provider("auto")
+    """
     before = _CHOSEN.copy()
     _CHOSEN["name"] = name
     try:

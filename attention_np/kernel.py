@@ -52,6 +52,12 @@ def _suits(problem: Problem) -> bool:
     return sizes.queries * sizes.keys >= (_DENSE_SCORES if problem.mask is None else _DENSE_MASKED)
 
 
+def _explain(problem: Problem) -> str:
+    from .explain import explain
+
+    return explain(problem)
+
+
 @np.errstate(all="ignore")  # an exponential that underflows is as it should be, and NaN is the caller's own
 def _dense_forward(problem: Problem, *, lse: bool = True, weights: bool = True) -> Result:
     quick = None if weights else quick_attention(problem, lse=lse)
@@ -63,5 +69,5 @@ def _dense_backward(problem: Problem, result: Result, out_cotangent: Any, lse_co
         return dense_vjp(problem, out_cotangent, lse_cotangent)
 
 
-TILED = Kernel("tiled", _forward, _backward, _lacks, _suits)
+TILED = Kernel("tiled", _forward, _backward, _lacks, _suits, _explain)
 QUIET_DENSE = Kernel("dense", _dense_forward, _dense_backward, DENSE.lacks, DENSE.suits)

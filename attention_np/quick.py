@@ -10,7 +10,7 @@ import numpy as np
 from attention_core.dense import group_rows, ungroup_rows
 from attention_core.problem import Problem, Result
 
-__all__ = ["quick_attention"]
+__all__ = ["is_plain", "quick_attention"]
 
 
 def quick_attention(problem: Problem, *, lse: bool) -> Result | None:
@@ -19,9 +19,7 @@ def quick_attention(problem: Problem, *, lse: bool) -> Result | None:
     That is where something is not finite, where a row sees no key, and for a bias, a soft cap, sinks or dropout.
     """
     p = problem
-    if p.bias is not None or p.softcap is not None or p.sinks is not None or p.dropout is not None:
-        return None
-    if p.sizes.keys == 0 or not (p.query.dtype is p.key.dtype is p.value.dtype is p.dtype):
+    if not is_plain(p):
         return None
     scores: Any = np.matmul(group_rows(p, p.scale * p.query), p.key.mT)
     if p.mask is not None and not _hide(p, ungroup_rows(p, scores)):
@@ -36,6 +34,14 @@ def quick_attention(problem: Problem, *, lse: bool) -> Result | None:
         return None
     logs = ungroup_rows(p, shift + np.log(total))[..., 0] if lse else None
     return Result(out, logs) if logs is None or logs.shape == out.shape[:-1] else None
+
+
+def is_plain(problem: Problem) -> bool:
+    """Say whether a call has keys, one dtype to compute in, and nothing but a mask."""
+    p = problem
+    if p.bias is not None or p.softcap is not None or p.sinks is not None or p.dropout is not None:
+        return False
+    return p.sizes.keys > 0 and p.query.dtype is p.key.dtype is p.value.dtype is p.dtype
 
 
 def _hide(problem: Problem, scores: Any) -> bool:

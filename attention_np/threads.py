@@ -42,11 +42,11 @@ def set_num_threads(number: Any) -> None:
 
     The default is ``ARRAY_ATTENTION_NUM_THREADS``, else the number of processor cores that this process may use.
 
-    >>> from attention_np import threads
-    >>> threads.set_num_threads(1)
-    >>> threads.get_num_threads()
+    >>> from attention_np.config import get_num_threads, set_num_threads
+    >>> set_num_threads(1)
+    >>> get_num_threads()
     1
-    >>> threads.set_num_threads(None)
+    >>> set_num_threads(None)
     """
     if number is not None and (not isinstance(number, int) or isinstance(number, bool)):
         raise TypeError(f"`number` must be a Python integer or None; got a {type(number).__qualname__}")
@@ -56,7 +56,12 @@ def set_num_threads(number: Any) -> None:
 
 
 def get_num_threads() -> int:
-    """Return how many threads may compute at a time, the caller's among them."""
+    """Return how many threads may compute at a time, the caller's among them.
+
+    >>> from attention_np.config import get_num_threads
+    >>> get_num_threads() >= 1
+    True
+    """
     return _STATE.number or _default_number()
 
 

@@ -22,8 +22,9 @@ def sizes_of(queries: int, keys: int, heads: int, batch: tuple[int, ...]) -> Siz
     if not isinstance(batch, tuple):
         raise TypeError(f"`batch` must be a tuple of sizes; got {describe(batch)}")
     batch = tuple(static_int("batch", size, least=0) for size in batch)
-    named = (("heads", heads), ("heads", heads), ("queries", queries), ("keys", keys))
-    return Sizes(batch, *(static_int(name, size, least=0) for name, size in named), 1, 1)
+    named = (("heads", heads), ("queries", queries), ("keys", keys))
+    heads, queries, keys = (static_int(name, size, least=0) for name, size in named)
+    return Sizes(batch, heads, heads, queries, keys, 1, 1)
 
 
 def mask_pairs(
