@@ -385,7 +385,64 @@ function merge(inputs) {
   };
 }
 
-const OPS = { attention, packed, merge };
+// ---- Rotary embedding -----------------------------------------------------------------------------------------------
+
+function rotary({ x }, parameters) {
+  const { positions, interleaved, layout } = parameters;
+  const depth = x.shape.at(-1);
+  const dim = parameters.dim ?? depth;
+  const rowAxis = layout === "BLHD" && x.shape.length > 2 ? x.shape.length - 3 : x.shape.length - 2;
+  const given = Array.isArray(positions) ? fromLists(positions) : null;
+  const out = filled(x.shape, (index) => {
+    const d = index.at(-1);
+    if (d >= dim) return at(x, index);
+    const row = index[rowAxis];
+    const batch = index.slice(0, Math.max(x.shape.length - 3, 0));
+    const position = given === null ? positions + row : at(given, given.shape.length > 1 ? [...batch, row] : [row]);
+    const [pair, second] = interleaved ? [Math.floor(d / 2), d % 2] : [d % (dim / 2), Math.floor(d / (dim / 2))];
+    const places = interleaved ? [2 * pair, 2 * pair + 1] : [pair, pair + dim / 2];
+    const [a, b] = places.map((place) => at(x, [...index.slice(0, -1), place]));
+    const [f, factor] = frequency(parameters, pair, dim);
+    const [cos, sin] = [factor * Math.cos(position * f), factor * Math.sin(position * f)];
+    return second ? b * cos + a * sin : a * cos - b * sin;
+  });
+  return { out };
+}
+
+// The radians a position of a pair, and what cosine and sine are multiplied with.
+function frequency({ base, scaling }, pair, dim) {
+  const plain = base ** ((-2 * pair) / dim);
+  if (scaling === null) return [plain, 1];
+  if (!(scaling.rule in SCALINGS)) throw new Unknown(`scaling ${scaling.rule}`);
+  return SCALINGS[scaling.rule](scaling, plain, pair, base, dim);
+}
+
+const clipped = (number) => Math.min(Math.max(number, 0), 1);
+
+const SCALINGS = {
+  linear: ({ factor }, plain) => [plain / factor, 1],
+  ntk: ({ alpha }, plain, pair, base, dim) => [(base * alpha ** (dim / (dim - 2))) ** ((-2 * pair) / dim), 1],
+  longrope: ({ factors, factor, original_length: length }, plain, pair) => [
+    plain / factors[pair],
+    Math.sqrt(1 + Math.log(factor) / Math.log(length)),
+  ],
+  llama3: ({ factor, original_length: length, ...range }, plain) => {
+    const turns = (length * plain) / (2 * Math.PI);
+    const { low_frequency_factor: low, high_frequency_factor: high } = range;
+    const kept = clipped((turns - low) / (high - low));
+    return [kept * plain + ((1 - kept) * plain) / factor, 1];
+  },
+  yarn: ({ factor, original_length: length, beta_fast, beta_slow, truncate }, plain, pair, base, dim) => {
+    const turning = (times) => (dim * Math.log(length / (2 * Math.PI * times))) / (2 * Math.log(base));
+    const ends = [turning(beta_fast), turning(beta_slow)];
+    const [first, last] = truncate ? [Math.floor(ends[0]), Math.ceil(ends[1])] : ends;
+    const [low, high] = [Math.max(first, 0), Math.min(last, dim - 1)];
+    const kept = 1 - clipped((pair - low) / Math.max(high - low, 0.001));
+    return [kept * plain + ((1 - kept) * plain) / factor, 1 + 0.1 * Math.log(factor)];
+  },
+};
+
+const OPS = { attention, packed, merge, rotary };
 
 // ---- The verdict ----------------------------------------------------------------------------------------------------
 

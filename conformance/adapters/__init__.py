@@ -43,6 +43,8 @@ KNOWN = (
     Known("torch.mha", "conformance.adapters.torch_mha:make", TORCH),
     Known("jax.nn", "conformance.adapters.jax_nn:make", JAX),
     Known("onnx", "conformance.adapters.onnx:make", "pip install onnx"),
+    Known("flash-attention", "conformance.adapters.flash_attention:make", "pip install flash-attn"),
+    Known("mlx", "conformance.adapters.mlx:make", "pip install 'mlx[cpu]'"),
 )
 
 

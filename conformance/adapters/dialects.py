@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from conformance.adapters.flash_attention import FlashAttention
 from conformance.adapters.jax_nn import JaxNn
+from conformance.adapters.mlx import Mlx
 from conformance.adapters.onnx import Onnx
 from conformance.adapters.torch_mha import MultiheadAttention
 from conformance.adapters.torch_sdpa import Sdpa
@@ -62,3 +64,36 @@ class OnnxDialect(Onnx):
         attention = importlib.import_module("attention_np.dialects.onnx").Attention
         found = attention(**inputs, **attributes, qk_matmul_output_mode=mode, opset=self.opset)
         return found.Y, found.qk_matmul_output
+
+
+class MlxDialect(Mlx):
+    """`attention_np.dialects.mlx`."""
+
+    name = "dialect.mlx"
+    version = "ours"
+
+    def __init__(self) -> None:
+        self.attend = importlib.import_module("attention_np.dialects.mlx").scaled_dot_product_attention
+
+
+class FlashAttentionDialect(FlashAttention):
+    """`attention_np.dialects.flash_attention`."""
+
+    name = "dialect.flash-attention"
+    version = "ours"
+
+    def __init__(self) -> None:
+        self.library = importlib.import_module("attention_np.dialects.flash_attention")
+
+    def attend(self, q: np.ndarray, k: np.ndarray, v: np.ndarray, **settings: Any) -> tuple[Any, Any]:
+        """Call our `flash_attn_func`."""
+        out, lse, _ = self.library.flash_attn_func(q, k, v, **settings, return_attn_probs=True)
+        return out, lse
+
+    def attend_packed(
+        self, q: np.ndarray, k: np.ndarray, v: np.ndarray, *offsets: np.ndarray, **settings: Any
+    ) -> tuple[Any, Any]:
+        """Call our `flash_attn_varlen_func`."""
+        arguments = {**settings, "return_attn_probs": True}
+        out, lse, _ = self.library.flash_attn_varlen_func(q, k, v, *offsets, 0, 0, **arguments)
+        return out, lse

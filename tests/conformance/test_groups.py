@@ -23,6 +23,9 @@ QUICK = (
     "masked=value_leaks",
     "gradient=row_term_forgotten",
     "merge=empty_is_plus_inf",
+    "dropout=heads_alike",
+    "packed=positions_run_on",
+    "rotary=other_style",
     "memory=ignored",
 )
 
@@ -46,7 +49,7 @@ def test_every_case_is_of_its_group_and_says_what_it_is_for(cases):
     for name, (group, case) in cases.items():
         assert name.startswith(group.name)
         assert case.since == "0.1.0"
-        assert "attention" in case.features or case.op == "merge"
+        assert {"attention", "merge", "rotary"} & set(case.features)
         assert all(report.startswith("https://github.com/") for report in case.reports)
 
 
@@ -65,7 +68,7 @@ def test_gradients_and_tangents_are_asked(cases):
     with_gradients = [case for _, case in cases.values() if case.gradients()]
     assert len(with_gradients) > 250
     asked = {name for case in with_gradients for name in case.gradients()}
-    assert asked == {"query", "key", "value", "bias", "sinks", "bias_table", "slopes"}
+    assert asked == {"query", "key", "value", "bias", "sinks", "bias_table", "slopes", "x"}
     assert sum("tangent.out" in case.expected for _, case in cases.values()) >= 10
 
 

@@ -85,7 +85,9 @@ def folder(tmp_path_factory):
 def test_the_saved_vectors_are_read_and_pass():
     done = run(VECTORS)
     groups = read_groups()
-    asked = sum(case.op in ("attention", "packed", "merge") and case.valid for group in groups for case in group.cases)
+    asked = sum(
+        case.op in ("attention", "packed", "rotary", "merge") and case.valid for group in groups for case in group.cases
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{asked} pass, 0 fail" in done.stdout
 

@@ -6,12 +6,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from conformance import runner
 from conformance.adapters import dialects, load
+from conformance.adapters.flash_attention import FlashAttention
 from conformance.cases import Case, Group
 from conformance.format import read_groups
+from tests.dialects import flash_reference
 
 LEAKS = "NaN or an infinity in a hidden key or value reaches the peer's output"
 NARROW = "the peer computes in fewer bits"
@@ -19,6 +22,7 @@ MIXED = "the peer refuses inputs of two dtypes"
 NAN_ROWS = "PyTorch gives NaN to a row that sees no key where it returns weights"
 ROOT = "the evaluator takes the square root of a negative scale"
 NO_KEYS = "the evaluator refuses to have no keys"
+ONE_ROW = "the evaluator misplaces `is_causal` beside a mask of one row"
 
 # Where only the dialect passes: the beginnings of ids, and why.
 ONLY_THE_DIALECT: Mapping[str, Mapping[str, str]] = {
@@ -34,16 +38,40 @@ ONLY_THE_DIALECT: Mapping[str, Mapping[str, str]] = {
         "visible-nan-": LEAKS,
         "scale-negative": ROOT,
         "sizes-no-keys": NO_KEYS,
+        "one-depth-padded-causal": ONE_ROW,
         **dict.fromkeys(("extreme-", "lse-", "overflow-", "precision-", "scale-"), NARROW),
     },
     "jax.nn": {},
+    "mlx": {"poison-": LEAKS, "visible-nan-": LEAKS},
+    "flash-attention": {"sizes-no-batch": "the published reference is written for at least one item"},
 }
 DIALECTS = {
     "torch.sdpa-math": dialects.SdpaDialect,
     "torch.mha": dialects.MultiheadAttentionDialect,
     "onnx": dialects.OnnxDialect,
     "jax.nn": dialects.JaxNnDialect,
+    "mlx": dialects.MlxDialect,
+    "flash-attention": dialects.FlashAttentionDialect,
 }
+
+
+class Published(FlashAttention):
+    """FlashAttention has no build for CPUs: in its place stands its published meaning, in float64."""
+
+    version = "published"
+
+    def __init__(self) -> None:
+        pass
+
+    def attend(self, *arrays: np.ndarray, **settings: Any) -> tuple[Any, Any]:
+        out, lse, _ = flash_reference.attend(*(x.astype(np.float64) for x in arrays), **settings)
+        return out.astype(arrays[0].dtype), lse
+
+    def attend_packed(
+        self, q: np.ndarray, k: np.ndarray, v: np.ndarray, *offsets: np.ndarray, **settings: Any
+    ) -> tuple[Any, Any]:
+        out, lse, _ = flash_reference.packed(*(x.astype(np.float64) for x in (q, k, v)), *offsets, **settings)
+        return out.astype(q.dtype), lse
 
 
 def statuses(adapter: Any, groups: list[Group]) -> dict[tuple[str, str], str]:
@@ -72,7 +100,8 @@ def may_take(peer: str, case: Case) -> bool:
 def differences(peer: str, dtype: str) -> list[str]:
     """Lines on every case that one of the two passes alone, and that the table does not explain."""
     groups = asked(peer, dtype)
-    theirs, ours = statuses(load(peer), groups), statuses(DIALECTS[peer](), groups)
+    adapter = Published() if peer == "flash-attention" else load(peer)
+    theirs, ours = statuses(adapter, groups), statuses(DIALECTS[peer](), groups)
     explained = tuple(ONLY_THE_DIALECT[peer])
     return [
         f"{key[0]}: {peer} {theirs[key]}, dialect {ours[key]}"
@@ -94,6 +123,18 @@ def test_a_dialect_of_pytorch_passes_where_pytorch_does(peer: str) -> None:
 def test_the_dialect_of_onnx_passes_where_the_evaluator_does() -> None:
     pytest.importorskip("onnx", reason="the peer is not installed; `pip install onnx` brings it")
     assert differences("onnx", "float32") == []
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
+def test_the_dialect_of_mlx_passes_where_mlx_does() -> None:
+    pytest.importorskip("mlx.core", reason="the peer is not installed; `pip install 'mlx[cpu]'` brings it on Linux")
+    assert differences("mlx", "float32") == []
+
+
+@pytest.mark.slow
+def test_the_dialect_of_flash_attention_passes_where_its_published_meaning_does() -> None:
+    assert differences("flash-attention", "float32") == []
 
 
 @pytest.mark.slow
