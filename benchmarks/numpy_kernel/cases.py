@@ -1,6 +1,8 @@
 """What is measured: sizes, masks and biases, and the peers that can do each."""
 
-from dataclasses import dataclass
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +27,15 @@ class Case:
     backward: bool = False
     threads: int = 1
     hostile: str | None = None
+    short: bool = False  # stands in the README too
+
+    def scores(self) -> int:
+        """Return how many there are, masked ones too."""
+        return self.heads * self.queries * self.keys
+
+    def ordinary(self) -> Case:
+        """Return the case with scores as they usually are."""
+        return replace(self, hostile=None)
 
     def arrays(self) -> tuple[Any, Any, Any]:
         """Return query, key and value, the same each time."""
@@ -87,35 +98,75 @@ class Case:
         return mask if bias is None else np.where(mask, bias, np.float32(-np.inf))
 
 
-def all_cases(threads: int) -> list[Case]:
+def all_cases() -> list[Case]:
     """Return the table's rows."""
-    kernel = ("torch", "plain")
-    rows = [
-        Case(f"{mask or 'full'}, L {length}, D {depth}", kernel, length, length, depth, mask=mask, heads=2)
-        for length, depth in ((2048, 64), (2048, 128), (4096, 64))
+    return [*_whole(), *_masked(), *_decoded(), *_backward(), *_small(), *_hostile()]
+
+
+def _whole() -> list[Case]:
+    sizes = [("", 2048, 64, 1), ("", 2048, 128, 1), ("", 4096, 64, 1), ("2 threads, ", 4096, 64, 2)]
+    return [
+        Case(
+            f"{prefix}{mask or 'full'}, L {length}, D {depth}",
+            ("torch", "onnxruntime", "plain") if (length, depth) == (2048, 64) else ("torch", "plain"),
+            length,
+            length,
+            depth,
+            mask=mask,
+            heads=2,
+            threads=threads,
+            short=length == 2048,
+        )
+        for prefix, length, depth, threads in sizes
         for mask in (None, "causal")
     ]
-    rows += [
-        Case("onnxruntime, full, L 2048", ("onnxruntime",)),
-        Case("onnxruntime, causal", ("onnxruntime",), mask="causal"),
-    ]
-    long = {"queries": 8192, "keys": 8192, "heads": 1}
-    rows += [
-        Case(f"{mask}, L 8192", ("torch", "flex"), mask=mask, **long) for mask in ("window", "documents", "prefix")
-    ]
-    rows += [
-        Case("ALiBi, causal, L 2048", ("torch",), heads=8, mask="causal", bias="alibi"),
-        Case("large scores (x 16)", ("torch",), heads=2, scale=16.0),
+
+
+def _masked() -> list[Case]:
+    long = {"queries": 8192, "keys": 8192, "heads": 1, "short": True}
+    return [
+        Case("window 256, L 8192", ("torch", "flex"), mask="window", **long),
+        Case("16 documents, L 8192", ("torch", "flex"), mask="documents", **long),
+        Case("prefix 1024, L 8192", ("torch", "flex"), mask="prefix", **long),
+        Case("ALiBi, causal, L 2048", ("torch",), heads=8, mask="causal", bias="alibi", short=True),
+        Case("large scores (x 16), full", ("torch",), heads=2, scale=16.0, short=True),
         Case("large scores (x 16), causal", ("torch",), heads=2, scale=16.0, mask="causal"),
-        Case("decode, L 8192", ("torch",), 1, 8192, heads=8),
-        Case("decode, grouped 32/8, D 128", ("torch",), 1, 8192, 128, 32, 4),
-        Case("backward, full, L 2048", ("torch",), heads=2, backward=True),
-        Case("backward, causal, L 2048", ("torch",), heads=2, backward=True, mask="causal"),
-        Case("small (1, 1, 6, 4)", kernel, 6, 6, 4, 1),
-        Case("small (1, 4, 16, 16)", kernel, 16, 16, 16, 4),
-        *(
-            Case(f"hostile: {kind}", ("ordinary",), heads=2, hostile=kind)
-            for kind in ("one far key", "growing", "denormals")
-        ),
     ]
-    return [Case(**{**vars(row), "threads": threads}) for row in rows]
+
+
+def _decoded() -> list[Case]:
+    return [
+        Case("decode, 8192 keys, D 64", ("torch", "plain"), 1, 8192, heads=8, short=True),
+        Case("decode, grouped 32/8, D 128", ("torch", "plain"), 1, 8192, 128, 32, 4, short=True),
+    ]
+
+
+def _backward() -> list[Case]:
+    return [
+        Case(
+            f"backward, {mask or 'full'}, L {length}",
+            ("torch",),
+            length,
+            length,
+            heads=heads,
+            mask=mask,
+            backward=True,
+            short=length == 2048,
+        )
+        for length, heads in ((2048, 2), (8192, 1))
+        for mask in (None, "causal")
+    ]
+
+
+def _small() -> list[Case]:
+    peers = ("torch", "plain")
+    return [
+        Case("small, (1, 1, 6, 4)", peers, 6, 6, 4, 1, short=True),
+        Case("small, (1, 4, 16, 16)", peers, 16, 16, 16, 4, short=True),
+        Case("small, (1, 8, 128, 64)", peers, 128, 128, 64, 8),
+    ]
+
+
+def _hostile() -> list[Case]:
+    kinds = ("one far key", "growing", "denormals")
+    return [Case(f"adversarial: {kind}", ("ordinary",), heads=2, hostile=kind) for kind in kinds]
