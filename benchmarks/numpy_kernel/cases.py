@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
+from attention_core.biases.distance import Alibi
 from attention_np import biases, dot_product_attention, masks, vjp
 
 
@@ -58,7 +60,7 @@ class Case:
     def ours(self, impl: str = "auto") -> Any:
         """Return the call to time."""
         q, k, v = self.arrays()
-        made = {
+        made: dict[str | None, Callable[[], Any]] = {
             None: lambda: None,
             "causal": masks.causal,
             "window": lambda: masks.sliding_window(255, 0),
@@ -66,7 +68,7 @@ class Case:
             "prefix": lambda: masks.prefix(1024) | masks.causal(),
         }
         bias = biases.alibi(self.heads) if self.bias == "alibi" else None
-        call = {"mask": made[self.mask](), "bias": bias}
+        call: dict[str, Any] = {"mask": made[self.mask](), "bias": bias}
         if not self.backward:
             return lambda: dot_product_attention(q, k, v, impl=impl, **call)
         result, pullback = vjp(q, k, v, impl=impl, **call)
@@ -76,7 +78,7 @@ class Case:
     def dense_mask(self) -> Any:
         """Return the mask as booleans, ``None`` for none."""
         i, j = np.arange(self.queries)[:, None], np.arange(self.keys)
-        rules = {
+        rules: dict[str, Callable[[], Any]] = {
             "causal": lambda: i >= j,
             "window": lambda: (i >= j) & (i - j < 256),
             "documents": lambda: self.ids()[:, None] == self.ids(),
@@ -89,7 +91,7 @@ class Case:
         if self.bias is None:
             return None
         distance = np.abs(np.arange(self.queries)[:, None] - np.arange(self.keys))
-        slopes = np.array(biases.alibi(self.heads).slopes)[:, None, None]
+        slopes = np.array(cast(Alibi, biases.alibi(self.heads)).slopes)[:, None, None]
         return (-slopes * distance).astype(np.float32)[None]
 
     def float_mask(self) -> Any:
@@ -123,7 +125,7 @@ def _whole() -> list[Case]:
 
 
 def _masked() -> list[Case]:
-    long = {"queries": 8192, "keys": 8192, "heads": 1, "short": True}
+    long: dict[str, Any] = {"queries": 8192, "keys": 8192, "heads": 1, "short": True}
     return [
         Case("window 256, L 8192", ("torch", "flex"), mask="window", **long),
         Case("16 documents, L 8192", ("torch", "flex"), mask="documents", **long),

@@ -37,7 +37,8 @@ def compare(ours: Run, others: dict[str, Run], seconds: float, pause: float) -> 
     """Time everybody in turn; a peer's ratio is the median of the rounds' ratios, peer to ours."""
     runs = {"ours": ours, **others}
     once = {name: _once(run) for name, run in runs.items()}
-    rounds, end = [], time.perf_counter() + seconds
+    rounds: list[dict[str, float]] = []
+    end = time.perf_counter() + seconds
     while len(rounds) < 3 or (time.perf_counter() < end and len(rounds) < 201):
         rounds.append({name: _several(run, once[name], pause) for name, run in runs.items()})
     return [_row(name, rounds) for name in others]

@@ -32,11 +32,9 @@ def _figures(report: dict[str, Any]) -> list[str]:
     if hostile:
         found.append(f"Adversarial scores (a far key, growing, denormal) take up to {max(hostile):.1f} times as long.")
     if "memory_mib" in report:
-        most, slopes = max(report["memory_mib"].values()), report["exponents"]
+        most, slope = max(report["memory_mib"].values()), report["exponents"]
         found.append(f"At L 16384 with 4 heads any mask takes at most {most:.0f} MiB beyond inputs and output.")
-        found.append(
-            f"A causal call's time grows as L to the power {slopes['ms']:.2f}, its memory {slopes['mib']:.2f}."
-        )
+        found.append(f"A causal call's time grows as L to the power {slope['ms']:.2f}, its memory {slope['mib']:.2f}.")
     return found
 
 

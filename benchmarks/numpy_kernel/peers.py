@@ -44,7 +44,7 @@ def torch_sdpa(case: Case) -> Run:
     if not case.backward:
         return lambda: scaled_dot_product_attention(q, k, v, **options)
     leaves = [x.requires_grad_() for x in (q, k, v)]
-    out = scaled_dot_product_attention(*leaves, **options)
+    out = scaled_dot_product_attention(leaves[0], leaves[1], leaves[2], **options)
     cotangent = torch.ones_like(out)
     return lambda: torch.autograd.grad(out, leaves, cotangent, retain_graph=True)
 
@@ -53,13 +53,13 @@ def flex(case: Case) -> Run:
     import torch
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
+    ids: Any = torch.from_numpy(case.ids())
     rules = {
         "window": lambda b, h, i, j: (i >= j) & (i - j < 256),
         "documents": lambda b, h, i, j: ids[i] == ids[j],
         "prefix": lambda b, h, i, j: (i >= j) | (j < 1024),
         "causal": lambda b, h, i, j: i >= j,
     }
-    ids = torch.from_numpy(case.ids())
     q, k, v = (torch.from_numpy(x) for x in case.arrays())
     seen = create_block_mask(rules[str(case.mask)], None, None, case.queries, case.keys, device="cpu")
     compiled = _compiled(flex_attention)
