@@ -3,7 +3,7 @@
 The shape legend is that of :class:`Sizes`; the conventions are in ``docs/conventions.md``.
 """
 
-from . import biases, dialects, masks, rotary, variants
+from . import biases, cache, dialects, masks, rotary, variants
 from .attention import attention_scores, dot_product_attention, jvp, vjp, which_kernel
 from .biases import Bias
 from .dropout import dropout
@@ -42,6 +42,7 @@ __all__ = [
     "SelfAttention",
     "attention_scores",
     "biases",
+    "cache",
     "dialects",
     "dot_product_attention",
     "dropout",

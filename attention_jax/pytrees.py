@@ -1,4 +1,4 @@
-"""Masks, biases and layers as pytrees: arrays are children, Python values are static.
+"""Masks, biases, layers and caches as pytrees: arrays are children, Python values are static.
 
 Which fields are which is decided by the instance, not by its class: ``key_lengths(3)`` is all static and may steer
 a static schedule, ``key_lengths(array)`` may be traced, differentiated past, and mapped over.
@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 
+from attention_core.cache import Cache
 from attention_core.values import Value, is_static
 from attention_core.variants import Layer
 
@@ -23,17 +24,17 @@ Frames = tuple[tuple[str, Any], ...]
 
 
 def register_all() -> None:
-    """Register every mask, bias, dropout and layer class of the core."""
+    """Register every mask, bias, dropout, layer and cache class of the core."""
     for cls in _subclasses(Value):
         jax.tree_util.register_pytree_with_keys(cls, _flatten_value_with_keys, _unflattener(cls), _flatten_value)
         let_export(cls)
-    for layer in _subclasses(Layer):
-        if is_dataclass(layer):
-            register_layer(layer)
+    for holder in (*_subclasses(Layer), *_subclasses(Cache)):
+        if is_dataclass(holder):
+            register_layer(holder)
 
 
 def register_layer(cls: type[Any]) -> None:
-    """Register a layer class: its options are static; arrays, layers within it, and ``None`` are children.
+    """Register a layer or cache class: its options are static; arrays, layers within it, and ``None`` are children.
 
     Your own layers, made after ``attention_jax`` was imported, are registered by this call. ``jax.export`` saves layers
     by their class's name, and so not those of a class that was made inside a function.

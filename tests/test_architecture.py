@@ -41,7 +41,7 @@ TABLES = "conformance/record/"  # its functions list cases and departures: the n
 PUBLIC_NAMES = {
     "Bias", "CausalSelfAttention", "Choice", "CrossAttention", "Gradients", "GroupedQueryAttention", "Kernel", "Mask",
     "MultiHeadAttention", "MultiHeadAttentionWrapper", "ProjectedAttention", "Result", "Rotary", "SelfAttention", "attention_scores",
-    "biases", "dialects", "dot_product_attention", "dropout", "init", "jvp", "masks", "merge", "packed_attention",
+    "biases", "cache", "dialects", "dot_product_attention", "dropout", "init", "jvp", "masks", "merge", "packed_attention",
     "register_kernel", "rotary", "rotate", "segment_ids", "segment_positions", "variants", "vjp", "which_kernel",
 }  # fmt: skip
 

@@ -1,5 +1,17 @@
-"""Keys and values kept between the calls of decoding."""
+"""Keys and values kept between the calls of decoding: functional caches, which know all positions and lengths.
 
-from .positions import token_positions
+>>> import numpy as np
+>>> from attention_np import cache
+>>> empty = cache.GrowingCache.empty(np.ones(1), num_kv_heads=1, depth=2)
+>>> empty.positions(3)
+array([0, 1, 2])
+"""
 
-__all__ = ["token_positions"]
+from .base import Cache
+from .growing import GrowingCache
+from .paged import PagedCache
+from .shared import SharedPrefixCache
+from .sliding import SlidingCache
+from .static import StaticCache
+
+__all__ = ["Cache", "GrowingCache", "PagedCache", "SharedPrefixCache", "SlidingCache", "StaticCache"]

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
-from ..arrays import Array, cast, compute_dtype
+from ..arrays import Array, cast, compute_dtype, describe
 from ..attention import dot_product_attention
+from ..cache import Cache, SlidingCache
+from ..cache.base import Kept
 from ..cache.positions import check_padding, real, token_positions
 from ..masks import Mask, sliding_window
 from ..rotary import Rotary, rotate
@@ -20,6 +22,8 @@ from .named import named_arrays, under
 from .norm import RMSNorm
 
 __all__ = ["GroupedQueryAttention"]
+
+K = TypeVar("K", bound=Kept)
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,6 +128,18 @@ class GroupedQueryAttention(Layer):
     def state_dict(self) -> dict[str, Array]:
         return named_arrays(self)
 
+    def new_cache(self, kind: type[K], *, batch: tuple[int, ...] = (), **sizes: int) -> K:
+        """Return an empty cache of a class of ``cache`` for this layer, of the library and dtype of its weights.
+
+        ``sizes`` are the class's own: ``capacity`` of ``StaticCache``, ``page_size`` of ``PagedCache`` and so on.
+        """
+        if self.window is not None and kind is SlidingCache:
+            sizes = {"window": self.window, **sizes}
+        depth, value_depth = (p.weight.shape[0] // self.num_kv_heads for p in (self.k_proj, self.v_proj))
+        shared = {"num_kv_heads": self.num_kv_heads, "depth": depth, "value_depth": value_depth}
+        cls: Any = kind
+        return cls.empty(self.k_proj.weight, batch=batch, **shared, **sizes)
+
     def __call__(
         self,
         x: Array,
@@ -133,7 +149,7 @@ class GroupedQueryAttention(Layer):
         positions: int | Array | None = None,
         lengths: int | Array | None = None,
         padding: str = "right",
-        cache: Any = None,
+        cache: Cache | None = None,
         dropout: Any = None,
         impl: str = "auto",
     ) -> Any:
@@ -147,7 +163,7 @@ class GroupedQueryAttention(Layer):
         state = check_weights(self.state_dict(), self.num_heads, self.num_kv_heads, self.query_gate)
         xp = check_inputs(self.q_proj.weight.shape[-1], state, {"x": x})
         check_padding(lengths, padding, tuple(x.shape[:-2]))
-        _check_given(positions, lengths, cache, dropout)
+        self._check_given(positions, lengths, cache, dropout)
         if positions is None:
             positions = _positions(xp, x, lengths, padding, cache)
         query, key, value, gate = self._project(xp, x, positions)
@@ -160,6 +176,21 @@ class GroupedQueryAttention(Layer):
             call["mask"] = real() if call["mask"] is None else real() & call["mask"]
         call |= {"query_positions": positions, "key_positions": positions, "dropout": dropout}
         return self._project_out(xp, dot_product_attention(query, key, value, **call), gate)
+
+    def _check_given(self, positions: Any, lengths: Any, cache: Any, dropout: Any) -> None:
+        if positions is not None and (cache is not None or lengths is not None):
+            raise ValueError("`positions` was given, but a cache, and `lengths`, say themselves where tokens stand")
+        if cache is None:
+            return
+        if not isinstance(cache, Cache):
+            raise TypeError(f"`cache` must be a value of a class of `cache`; got {describe(cache)}")
+        if dropout is not None:
+            raise ValueError("`dropout` was given with a cache: it is for training, a cache for decoding")
+        if isinstance(cache, SlidingCache) and (self.window is None or cache.window < self.window):
+            seen = "all" if self.window is None else self.window
+            raise ValueError(
+                f"`cache` keeps {cache.window} tokens of each sequence, but the layer's queries see {seen}"
+            )
 
     def _mask(self, mask: Any) -> Mask | None:
         reach = None if self.window is None else static_int("window", self.window, least=1) - 1
@@ -185,13 +216,6 @@ class GroupedQueryAttention(Layer):
 
     def _project_out(self, xp: ModuleType, out: Array, gate: Array | None) -> Array:
         return self.o_proj(join_heads(xp, out if gate is None else _gated(xp, out, gate)))
-
-
-def _check_given(positions: Any, lengths: Any, cache: Any, dropout: Any) -> None:
-    if positions is not None and (cache is not None or lengths is not None):
-        raise ValueError("`positions` was given, but a cache, and `lengths`, say themselves where tokens stand")
-    if cache is not None and dropout is not None:
-        raise ValueError("`dropout` was given with a cache: it is for training, a cache for decoding")
 
 
 def _positions(xp: ModuleType, x: Array, lengths: Any, padding: str, cache: Any) -> Any:

@@ -1,0 +1,286 @@
+"""What every cache is: keys and values that outlive a call, and where each of them stands in its sequence."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from math import prod
+from types import ModuleType
+from typing import Any, NamedTuple, Self, TypedDict, Unpack
+
+from ..arrays import Array, array_namespace, as_array, default_int, describe, device_of, scalar_like
+from ..attention import dot_product_attention
+from ..biases import Bias
+from ..biases.algebra import Sum
+from ..biases.given import Dense as DenseBias
+from ..checks import check_dtypes
+from ..masks import Mask, causal
+from ..masks.given import Dense, KeyLengths, QueryLengths, Segments
+from ..masks.rules import LowerRight
+from ..problem import Result
+from ..values import static_int
+from .positions import check_padding, real, token_positions
+from .write import put_rows
+
+__all__ = [
+    "CAUSAL",
+    "Cache",
+    "Kept",
+    "LookCall",
+    "Seen",
+    "both",
+    "check_positional",
+    "check_tokens",
+    "empty_arrays",
+    "flat",
+    "look",
+    "made_like",
+    "no_tokens",
+    "put_tokens",
+]
+
+CAUSAL = causal()
+
+
+class Seen(NamedTuple):
+    """What the new tokens of a call may look at.
+
+    ``keys (..., Hkv, K, D)``, ``values``, their ``positions``, a mask that hides empty places, and which of the new
+    tokens are lost, ``(..., L)``, because they found no place; ``None`` where none can be.
+    """
+
+    keys: Array
+    values: Array
+    positions: int | Array
+    mask: Mask | None = None
+    lost: Array | None = None
+
+
+class LookCall(TypedDict, total=False):
+    """Arguments that go to :func:`dot_product_attention` as they are."""
+
+    bias: Any
+    scale: float | None
+    softcap: float | None
+    sinks: Array | None
+    impl: str
+
+
+class Cache:
+    """Keys and values of the tokens that came so far: a value that never changes, each call returns the next one.
+
+    A cache knows the position of every token, so that no caller computes one: ``positions`` says where the next tokens
+    will stand, to rotate them, and ``attend`` appends them and lets them look at themselves and all before.
+
+    What the methods share: ``key (..., Hkv, L, D)`` and ``value (..., Hkv, L, Dv)`` are the new tokens'. In a padded
+    batch ``lengths (...)`` of the ``L`` tokens of each item are real, the first ones, or with ``padding="left"`` the
+    last; padding is not kept and takes no position.
+
+    >>> import numpy as np
+    >>> from attention_np import cache
+    >>> empty = cache.GrowingCache.empty(np.ones(1), num_kv_heads=1, depth=2)
+    >>> x = np.ones((1, 3, 2))
+    >>> out, longer = empty.attend(x, x, x)
+    >>> longer.positions(2)
+    array([3, 4])
+    """
+
+    @classmethod
+    def option_names(cls) -> tuple[str, ...]:
+        """Return the names of the fields that hold Python values; all others hold arrays, or caches."""
+        return tuple(f.name for f in fields(cls) if f.metadata.get("option"))  # type: ignore[arg-type]  # a dataclass
+
+    def positions(self, count: int, *, lengths: Any = None, padding: str = "right") -> Array:
+        """Return the positions ``(..., count)`` of the next ``count`` tokens, ``-1`` for padding."""
+        raise NotImplementedError(f"{type(self).__qualname__} must define positions(count)")
+
+    def append(self, key: Array, value: Array, *, lengths: Any = None, padding: str = "right") -> Self:
+        """Return the cache with more tokens."""
+        raise NotImplementedError(f"{type(self).__qualname__} must define append(key, value)")
+
+    def attend(
+        self,
+        query: Array,
+        key: Array,
+        value: Array,
+        *,
+        lengths: Any = None,
+        padding: str = "right",
+        mask: Any = CAUSAL,
+        return_lse: bool = False,
+        **call: Unpack[LookCall],
+    ) -> tuple[Any, Self]:
+        """Return the output of the new tokens' queries ``(..., Hq, L, D)``, and the cache with their keys and values.
+
+        ``mask`` and ``bias`` go by positions: ``masks.causal()``, windows, ``biases.alibi`` and the like; those of
+        arrays, whose axes would have to follow the cache's inside, are refused. ``scale``, ``softcap``, ``sinks`` and
+        ``impl`` are those of :func:`dot_product_attention`; with ``return_lse`` the output is a ``Result``. Rows of
+        padding mean nothing.
+        """
+        raise NotImplementedError(f"{type(self).__qualname__} must define attend(query, key, value)")
+
+
+class Kept(Cache):
+    """A cache that holds its tokens itself, the first of them at position ``start``."""
+
+    lengths: Array
+    start: Array
+
+    @property
+    def batch(self) -> tuple[int, ...]:
+        """The batch axes."""
+        return tuple(self.lengths.shape)
+
+    def stored(self) -> Seen:
+        """Return the keys and values that the cache holds, their positions, and a mask that hides empty places."""
+        raise NotImplementedError(f"{type(self).__qualname__} must define stored()")
+
+    def key_shape(self) -> tuple[int, int, int]:
+        """Return ``(Hkv, D, Dv)``."""
+        raise NotImplementedError(f"{type(self).__qualname__} must define key_shape()")
+
+    def extended(self, key: Array, value: Array, positions: Array, lengths: Array, padded: bool) -> tuple[Seen, Self]:
+        """Return what tokens at these positions see, and the cache of ``lengths`` that holds them too."""
+        raise NotImplementedError(f"{type(self).__qualname__} must define extended")
+
+    def positions(self, count: int, *, lengths: Any = None, padding: str = "right") -> Array:
+        check_padding(lengths, padding, self.batch)
+        count = static_int("count", count, least=0)
+        xp = array_namespace(("lengths", self.lengths))
+        return token_positions(xp, self.start + self.lengths, count, lengths, padding, self.lengths)
+
+    def append(self, key: Array, value: Array, *, lengths: Any = None, padding: str = "right") -> Self:
+        check_tokens(self, key, value)
+        return self._extended(key, value, lengths, padding)[1]
+
+    def attend(
+        self,
+        query: Array,
+        key: Array,
+        value: Array,
+        *,
+        lengths: Any = None,
+        padding: str = "right",
+        mask: Any = CAUSAL,
+        return_lse: bool = False,
+        **call: Unpack[LookCall],
+    ) -> tuple[Any, Self]:
+        check_tokens(self, key, value, query)
+        check_positional(mask, call.get("bias"))
+        seen, cache = self._extended(key, value, lengths, padding)
+        positions = self.positions(key.shape[-2], lengths=lengths, padding=padding)
+        result = look(query, positions, seen, mask if lengths is None else both(mask, real()), call)
+        return (result if return_lse else result.out), cache
+
+    def _extended(self, key: Array, value: Array, lengths: Any, padding: str) -> tuple[Seen, Self]:
+        count = key.shape[-2]
+        positions = self.positions(count, lengths=lengths, padding=padding)
+        added = count if lengths is None else count_of(self.lengths, lengths, count)
+        return self.extended(key, value, positions, self.lengths + added, lengths is not None)
+
+
+def check_tokens(cache: Kept, key: Array, value: Array, query: Array | None = None) -> None:
+    """Raise for new tokens that do not fit the cache."""
+    named = {"key": key, "value": value} | ({} if query is None else {"query": query})
+    check_dtypes(array_namespace(*named.items(), ("lengths", cache.lengths)), **named)
+    heads, depth, value_depth = cache.key_shape()
+    for name, x in named.items():
+        if x.ndim < 3 or tuple(x.shape[:-3]) != cache.batch:
+            raise ValueError(f"`{name}` has shape {tuple(x.shape)}; the batch axes of this cache are {cache.batch}")
+    for name, x, size in (("key", key, depth), ("value", value, value_depth)):
+        expected = (*cache.batch, heads, key.shape[-2], size)
+        if tuple(x.shape) != expected:
+            raise ValueError(f"`{name}` has shape {tuple(x.shape)}; this cache takes {expected}")
+    if query is not None and query.shape[-2] != key.shape[-2]:
+        raise ValueError(f"`query` has length {query.shape[-2]}, but `key` has {key.shape[-2]}: they are of one token")
+
+
+def look(query: Array, positions: Array, seen: Seen, mask: Any, call: LookCall) -> Result:
+    """Attend to what is seen; the rows of tokens that were lost are NaN."""
+    result = dot_product_attention(
+        query,
+        seen.keys,
+        seen.values,
+        mask=both(mask, seen.mask),
+        query_positions=positions,
+        key_positions=seen.positions,
+        return_lse=True,
+        **call,
+    )
+    if seen.lost is None:
+        return result
+    xp = array_namespace(("query", query))
+    lost = seen.lost[..., None, :]
+    out, lse = (
+        xp.where(at, scalar_like(xp, xp.nan, x), x) for at, x in ((lost[..., None], result.out), (lost, result.lse))
+    )
+    return Result(out, lse)
+
+
+def both(a: Any, b: Any) -> Any:
+    """Return the mask of pairs that both see; ``None`` hides nothing."""
+    if a is None or b is None:
+        return b if a is None else a
+    return a & b
+
+
+def check_positional(mask: Any, bias: Any) -> None:
+    """Raise for a mask or a bias that goes by the indices of a call: a cache keeps keys at indices of its own."""
+    if mask is not None and not isinstance(mask, Mask):
+        raise ValueError(
+            "`mask` is an array, whose axes a cache does not keep: say it by positions, as masks.rule does"
+        )
+    for part in [] if mask is None else mask.parts():
+        if isinstance(part, (Dense, KeyLengths, QueryLengths, Segments, LowerRight)):
+            raise ValueError(f"`mask` holds {part!r}, which goes by index: with a cache masks go by positions")
+    if bias is not None and not (isinstance(bias, Bias) and not any(isinstance(x, DenseBias) for x in _terms(bias))):
+        raise ValueError(
+            "`bias` is an array, whose axes a cache does not keep: say it by positions, as biases.rule does"
+        )
+
+
+def _terms(bias: Bias) -> list[Bias]:
+    return [*_terms(bias.left), *_terms(bias.right)] if isinstance(bias, Sum) else [bias]
+
+
+def count_of(like: Array, lengths: Any, count: int) -> Array:
+    """Return how many of ``count`` tokens are real, as integers of ``like``'s dtype."""
+    xp = array_namespace(("lengths", like))
+    given = xp.asarray(lengths, device=device_of(xp, like)) if isinstance(lengths, int) else as_array(xp, lengths)
+    return xp.astype(xp.clip(given, 0, count), like.dtype)
+
+
+def made_like(
+    like: Array, batch: Any, num_kv_heads: Any, depth: Any, value_depth: Any
+) -> tuple[ModuleType, tuple[int, ...], int, tuple[int, int]]:
+    """Return the library of ``like``, and checked sizes: batch axes, heads, and the depths of keys and values."""
+    xp = array_namespace(("like", like))
+    check_dtypes(xp, like=like)
+    if not isinstance(batch, tuple):
+        raise TypeError(f"`batch` must be a tuple of sizes, () for none; got {describe(batch)}")
+    batch = tuple(static_int("batch", size, least=0) for size in batch)
+    depth = static_int("depth", depth, least=0)
+    value_depth = depth if value_depth is None else static_int("value_depth", value_depth, least=0)
+    return xp, batch, static_int("num_kv_heads", num_kv_heads, least=1), (depth, value_depth)
+
+
+def empty_arrays(like: Array, xp: ModuleType, *shapes: tuple[int, ...]) -> tuple[Array, ...]:
+    """Return zeros of ``like``'s dtype and device."""
+    return tuple(xp.zeros(shape, dtype=like.dtype, device=device_of(xp, like)) for shape in shapes)
+
+
+def no_tokens(like: Array, xp: ModuleType, batch: tuple[int, ...]) -> tuple[Array, Array]:
+    """Return lengths ``(...)`` and ``start ()``, all 0."""
+    dtype, device = default_int(xp), device_of(xp, like)
+    return xp.zeros(batch, dtype=dtype, device=device), xp.zeros((), dtype=dtype, device=device)
+
+
+def put_tokens(xp: ModuleType, cache: Kept, held: Array, new: Array, slots: Array) -> Array:
+    """Return ``held (..., H, S, D)`` with new tokens ``(..., H, L, D)`` at ``slots (..., L)``, not where negative."""
+    pool, rows, slots = (flat(xp, x, cache.batch) for x in (held, new, slots))
+    pages = xp.arange(pool.shape[0], device=device_of(xp, slots))[:, None] + 0 * slots
+    return xp.reshape(put_rows(xp, pool, pages, slots, rows), held.shape)
+
+
+def flat(xp: ModuleType, x: Array, batch: tuple[int, ...]) -> Array:
+    """Return ``x (..., *rest)`` as ``(B, *rest)``."""
+    return xp.reshape(x, (prod(batch), *x.shape[len(batch) :]))

@@ -1,0 +1,102 @@
+"""The cache of a system prompt: one prompt's keys and values that many sequences read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from types import ModuleType
+from typing import Any, Self, Unpack
+
+from ..arrays import Array, array_namespace, describe
+from ..problem import Result
+from ..softmax import merge
+from .base import CAUSAL, Cache, Kept, LookCall, both, check_positional, check_tokens, look
+from .positions import real
+
+__all__ = ["SharedPrefixCache"]
+
+
+@dataclass(frozen=True, eq=False)
+class SharedPrefixCache(Cache):
+    """A prompt that is held once, in ``prefix`` without batch axes, and in ``own`` what each sequence adds to it.
+
+    The tokens of ``own`` come after those of ``prefix``; the outputs over both are merged by their lse, exactly.
+
+    >>> import numpy as np
+    >>> from attention_np import cache
+    >>> sizes = {"num_kv_heads": 1, "depth": 2}
+    >>> prompt, x = np.ones((1, 5, 2)), np.ones((3, 1, 1, 2))
+    >>> prefix = cache.GrowingCache.empty(prompt, **sizes).append(prompt, prompt)
+    >>> own = cache.GrowingCache.empty(prompt, batch=(3,), **sizes)
+    >>> shared = cache.SharedPrefixCache.of(prefix, own)
+    >>> out, longer = shared.attend(x, x, x)
+    >>> out.shape, longer.positions(1)
+    ((3, 1, 1, 2), array([[6],
+           [6],
+           [6]]))
+    """
+
+    prefix: Kept
+    own: Kept
+
+    @classmethod
+    def of(cls, prefix: Kept, own: Kept) -> Self:
+        """Return the cache of sequences that begin with what ``prefix`` holds; ``own`` is empty."""
+        for name, each in (("prefix", prefix), ("own", own)):
+            if not isinstance(each, Kept):
+                raise TypeError(f"`{name}` must be a cache that holds tokens itself; got {describe(each)}")
+        if prefix.batch != ():
+            raise ValueError(f"`prefix` is one prompt, without batch axes; got {prefix.batch}")
+        shapes = prefix.key_shape(), own.key_shape()
+        if shapes[0] != shapes[1]:
+            raise ValueError(f"`prefix` and `own` must have the same heads and depths; got {shapes[0]} and {shapes[1]}")
+        return cls(prefix, replace(own, start=prefix.start + prefix.lengths))  # type: ignore[type-var]  # a dataclass
+
+    def positions(self, count: int, *, lengths: Any = None, padding: str = "right") -> Array:
+        return self.own.positions(count, lengths=lengths, padding=padding)
+
+    def append(self, key: Array, value: Array, *, lengths: Any = None, padding: str = "right") -> Self:
+        own = self.own.append(key, value, lengths=lengths, padding=padding)
+        return replace(self, own=own)
+
+    def attend(
+        self,
+        query: Array,
+        key: Array,
+        value: Array,
+        *,
+        lengths: Any = None,
+        padding: str = "right",
+        mask: Any = CAUSAL,
+        return_lse: bool = False,
+        **call: Unpack[LookCall],
+    ) -> tuple[Any, Self]:
+        check_tokens(self.own, key, value, query)
+        check_positional(mask, call.get("bias"))
+        positions = self.positions(query.shape[-2], lengths=lengths, padding=padding)
+        ours = mask if lengths is None else both(mask, real())
+        prefix = self._look_at_prefix(query, positions, ours, call)
+        without_sinks: LookCall = {**call, "sinks": None}  # a sink is given to exactly one part
+        rest, own = self.own.attend(
+            query, key, value, lengths=lengths, padding=padding, mask=mask, return_lse=True, **without_sinks
+        )
+        out, lse = merge([prefix.out, rest.out], [prefix.lse, rest.lse])
+        return (Result(out, lse) if return_lse else out), replace(self, own=own)
+
+    def _look_at_prefix(self, query: Array, positions: Array, mask: Any, call: LookCall) -> Result:
+        """Attend to the prompt: all sequences' queries as one long row of queries, so that its keys are read once."""
+        seen, batch = self.prefix.stored(), self.own.batch
+        xp = array_namespace(("query", query))
+        bias = call.get("bias")
+        if not batch or not all(x is None or x.is_static() for x in (mask, bias)):
+            return look(query, positions, seen, mask, call)  # what holds arrays may hold one a batch item
+        result = look(_joined(xp, query), xp.reshape(positions, (-1,)), seen, mask, call)
+        heads, count = query.shape[-3:-1]
+        out = xp.reshape(result.out, (heads, *batch, count, result.out.shape[-1]))
+        lse = xp.reshape(result.lse, (heads, *batch, count))
+        return Result(xp.moveaxis(out, 0, -3), xp.moveaxis(lse, 0, -2))
+
+
+def _joined(xp: ModuleType, query: Array) -> Array:
+    """Return ``(..., H, L, D)`` as ``(H, B * L, D)``."""
+    by_head = xp.moveaxis(query, -3, 0)
+    return xp.reshape(by_head, (by_head.shape[0], -1, by_head.shape[-1]))

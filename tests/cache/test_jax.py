@@ -1,0 +1,129 @@
+"""Under JAX: caches are pytrees, decoding is one `lax.scan`, and what cannot be checked in a trace comes out as NaN."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from attention_core.cache import GrowingCache, PagedCache, SharedPrefixCache
+from tests.cache.kinds import alone, each_alone, layer, paged, shared, sliding, static, tokens
+
+jax = pytest.importorskip("jax", reason="attention_jax needs the `jax` extra")
+
+import attention_jax  # noqa: E402, F401  makes layers and caches pytrees
+
+PROMPT = 5
+KINDS: dict[str, tuple[bool, Any]] = {
+    "static": (False, static),
+    "sliding": (True, sliding),
+    "paged": (True, paged),
+    "shared": (False, None),
+}
+
+
+def put(x: np.ndarray) -> Any:
+    return jax.numpy.asarray(x, "float32")
+
+
+def on_jax(x: Any) -> Any:
+    return jax.tree.map(lambda a: jax.numpy.asarray(a, "float32" if a.dtype == np.float64 else "int32"), x)
+
+
+def empty_of(kind: str, batch: tuple[int, ...]) -> Any:
+    window, empty = KINDS[kind]
+    made = layer(window)
+    return on_jax(shared(made, static(made, batch), tokens((), PROMPT)) if empty is None else empty(made, batch))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_scan_over_tokens_of_some_sequences_is_each_alone(kind: str) -> None:
+    """Seven steps, in each of which some sequences get a token and some none."""
+    window = KINDS[kind][0]
+    made, x, fresh = layer(window, put), tokens((3,)), empty_of(kind, (3,))
+    given = np.array([[1, 1, 1], [1, 0, 1], [1, 0, 0], [1, 1, 0], [1, 1, 1], [1, 1, 0], [1, 1, 1]])
+
+    @jax.jit
+    def decode(made: Any, cache: Any, x: Any, given: Any) -> Any:
+        def step(cache: Any, now: Any) -> Any:
+            out, cache = made(now[0][:, None], cache=cache, lengths=now[1])
+            return cache, out[:, 0]
+
+        return jax.lax.scan(step, cache, (jax.numpy.moveaxis(x, 1, 0), given))
+
+    cache, outs = decode(made, fresh, put(x), given)
+    assert jax.tree.structure(cache) == jax.tree.structure(fresh)
+    prompt = tokens((), PROMPT if kind == "shared" else 0)
+    np.testing.assert_array_equal(cache.positions(1)[:, 0], len(prompt) + given.sum(0))
+    for n in range(3):
+        real = given[:, n] > 0
+        expected = alone(np.concatenate([prompt, x[n, real]]), window)[len(prompt) :]
+        np.testing.assert_allclose(outs[real, n], expected, rtol=0, atol=2e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_left_padded_prefill_then_decoding_in_one_program(kind: str) -> None:
+    window = KINDS[kind][0]
+    made, x, lengths, fresh = layer(window, put), tokens((3,)), np.array([4, 1, 2]), empty_of(kind, (3,))
+
+    @jax.jit
+    def decode(made: Any, cache: Any, x: Any, lengths: Any) -> Any:
+        first, cache = made(x[:, :4], cache=cache, lengths=lengths, padding="left")
+
+        def step(cache: Any, token: Any) -> Any:
+            out, cache = made(token[:, None], cache=cache)
+            return cache, out[:, 0]
+
+        return first, jax.lax.scan(step, cache, jax.numpy.moveaxis(x[:, 4:], 1, 0))[1]
+
+    first, rest = decode(made, fresh, put(x), lengths)
+    prompt = tokens((), PROMPT if kind == "shared" else 0)
+    for n, length in enumerate(lengths):
+        expected = alone(np.concatenate([prompt, x[n, 4 - length :]]), window)[len(prompt) :]
+        got = np.concatenate([first[n, 4 - length :], rest[:, n]])
+        np.testing.assert_allclose(got, expected, rtol=0, atol=2e-5)
+
+
+def test_beyond_the_capacity_a_call_is_an_error_and_a_trace_gives_nan() -> None:
+    made, x = layer(False, put), put(tokens((2,), 5))
+    fixed = on_jax(static(layer(False), (2,)))
+    more = jax.jit(lambda x, cache, lengths: made(x, cache=cache, lengths=lengths))
+    first, held = more(x, fixed, np.array([5, 3]))
+    np.testing.assert_allclose(first[1, :3], each_alone(np.asarray(x), False)[1, :3], rtol=0, atol=2e-5)
+    beyond, held = more(x, held, np.array([5, 5]))
+    nan = np.isnan(beyond).any(-1)
+    np.testing.assert_array_equal(nan, [[False] * 4 + [True], [False] * 5])
+    with pytest.raises(ValueError, match="a capacity of 9 tokens a sequence, too few for 11"):
+        held.append(*jax.numpy.zeros((2, 2, 2, 1, 4)))
+
+
+@pytest.mark.slow
+def test_beyond_the_pages_a_trace_gives_nan_for_the_token_and_all_after_it() -> None:
+    made, x = layer(False, put), put(tokens((2,), 5))
+    small = on_jax(layer(False).new_cache(PagedCache, batch=(2,), pages=5, page_size=2, max_pages=3))
+    more = jax.jit(lambda x, cache, lengths: made(x, cache=cache, lengths=lengths))
+    first, held = more(x, small, np.array([5, 3]))
+    np.testing.assert_allclose(first[1, :3], each_alone(np.asarray(x), False)[1, :3], rtol=0, atol=2e-5)
+    last, held = more(x, held, np.array([5, 5]))
+    np.testing.assert_array_equal(np.isnan(last).any(-1), [[False] + [True] * 4] * 2)
+    np.testing.assert_array_equal(held.lengths, [10, 8])
+    held = held.release(jax.numpy.array([True, False]))
+    last, _ = more(x, held, np.array([5, 1]))
+    assert not np.isnan(last[0]).any()
+    assert np.isnan(last[1, 0]).all()
+
+
+@pytest.mark.slow
+def test_caches_map() -> None:
+    made = layer(True, put)
+    cache = jax.vmap(lambda x: made(x, cache=static(made, ()))[1])(put(tokens((2,), 3)))
+    assert cache.lengths.shape == (2,)
+    out, cache = jax.jit(jax.vmap(lambda x, cache: made(x, cache=cache)))(put(tokens((2,))[:, 3:5]), cache)
+    assert out.shape == (2, 2, 12)
+    assert (cache.lengths == 5).all()
+
+
+def test_caches_are_pytrees() -> None:
+    grown = GrowingCache.empty(np.ones(1), num_kv_heads=2, depth=4)
+    assert len(jax.tree.leaves(jax.tree.map(lambda x: 0, grown))) == 5
+    assert len(jax.tree.leaves(SharedPrefixCache.of(grown, grown))) == 10
