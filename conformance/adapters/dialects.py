@@ -73,7 +73,12 @@ class MlxDialect(Mlx):
     version = "ours"
 
     def __init__(self) -> None:
-        self.attend = importlib.import_module("attention_np.dialects.mlx").scaled_dot_product_attention
+        self.library = importlib.import_module("attention_np.dialects.mlx")
+
+    def attend(self, query: np.ndarray, key: np.ndarray, value: np.ndarray, **arguments: Any) -> np.ndarray:
+        """Call our `scaled_dot_product_attention`."""
+        out: np.ndarray = self.library.scaled_dot_product_attention(query, key, value, **arguments)
+        return out
 
 
 class FlashAttentionDialect(FlashAttention):
