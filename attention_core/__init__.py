@@ -14,25 +14,38 @@ from .problem import Gradients, Result
 from .rotary import Rotary, rotate
 from .softmax import merge
 from .variants import (
+    AdditiveAttention,
+    BloomAttention,
     CausalSelfAttention,
     CrossAttention,
+    DifferentialAttention,
+    GPT2Attention,
     GroupedQueryAttention,
+    LatentAttention,
+    LinearAttention,
     MultiHeadAttention,
     MultiHeadAttentionWrapper,
     ProjectedAttention,
     SelfAttention,
+    T5Attention,
 )
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "AdditiveAttention",
     "Bias",
+    "BloomAttention",
     "CausalSelfAttention",
     "Choice",
     "CrossAttention",
+    "DifferentialAttention",
+    "GPT2Attention",
     "Gradients",
     "GroupedQueryAttention",
     "Kernel",
+    "LatentAttention",
+    "LinearAttention",
     "Mask",
     "MultiHeadAttention",
     "MultiHeadAttentionWrapper",
@@ -40,6 +53,7 @@ __all__ = [
     "Result",
     "Rotary",
     "SelfAttention",
+    "T5Attention",
     "attention_scores",
     "biases",
     "cache",

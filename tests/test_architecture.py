@@ -39,10 +39,12 @@ LONG_FILES: dict[str, str] = {  # path: the reason why it may be longer
 TABLES = "conformance/record/"  # its functions list cases and departures: the next row explains itself, a cut would not
 
 PUBLIC_NAMES = {
-    "Bias", "CausalSelfAttention", "Choice", "CrossAttention", "Gradients", "GroupedQueryAttention", "Kernel", "Mask",
-    "MultiHeadAttention", "MultiHeadAttentionWrapper", "ProjectedAttention", "Result", "Rotary", "SelfAttention", "attention_scores",
-    "biases", "cache", "dialects", "dot_product_attention", "dropout", "init", "jvp", "masks", "merge", "packed_attention",
-    "register_kernel", "rotary", "rotate", "segment_ids", "segment_positions", "variants", "vjp", "which_kernel",
+    "AdditiveAttention", "Bias", "BloomAttention", "CausalSelfAttention", "Choice", "CrossAttention",
+    "DifferentialAttention", "GPT2Attention", "Gradients", "GroupedQueryAttention", "Kernel", "LatentAttention",
+    "LinearAttention", "Mask", "MultiHeadAttention", "MultiHeadAttentionWrapper", "ProjectedAttention", "Result",
+    "Rotary", "SelfAttention", "T5Attention", "attention_scores", "biases", "cache", "dialects",
+    "dot_product_attention", "dropout", "init", "jvp", "masks", "merge", "packed_attention", "register_kernel",
+    "rotary", "rotate", "segment_ids", "segment_positions", "variants", "vjp", "which_kernel",
 }  # fmt: skip
 
 

@@ -12,7 +12,16 @@ from ..problem import Result
 from .layer import Layer, check_inputs
 from .linear import Linear, join_heads, split_heads
 
-__all__ = ["Headed", "HeadedCall", "KeysValues", "attention_result", "check_heads", "heads_of", "shape_of"]
+__all__ = [
+    "Headed",
+    "HeadedCall",
+    "KeysValues",
+    "attention_result",
+    "check_heads",
+    "heads_of",
+    "shape_of",
+    "with_causal",
+]
 
 
 class KeysValues(NamedTuple):
@@ -74,8 +83,7 @@ class Headed(Layer):
         self, queries: Array, keys_values: KeysValues, *, return_weights: bool = False, **call: Unpack[HeadedCall]
     ) -> Any:
         """Return ``(..., L, d_out)`` for queries, keys and values that are projected already."""
-        call["mask"] = self._mask(call.get("mask"))
-        result = attention_result(queries, keys_values, self.scale, return_weights, call)
+        result = attention_result(queries, keys_values, self.scale, return_weights, self.with_own(call))
         out = self.project_out(join_heads(array_namespace(("queries", queries)), result.out))
         return Result(out, None, result.weights) if return_weights else out
 
@@ -95,10 +103,15 @@ class Headed(Layer):
         """
         return self.attend(*self.project(x, x_2), return_weights=return_weights, **call)
 
-    def _mask(self, mask: Any) -> Any:
-        if not self.causal:
-            return mask
-        return causal() if mask is None else causal() & mask
+    def with_own(self, call: HeadedCall) -> HeadedCall:
+        """Return the call with the layer's own mask and bias besides those given."""
+        return with_causal(call) if self.causal else call
+
+
+def with_causal(call: HeadedCall) -> HeadedCall:
+    """Return the call with later positions hidden too."""
+    mask = call.get("mask")
+    return {**call, "mask": causal() if mask is None else causal() & mask}
 
 
 def attention_result(

@@ -1,0 +1,186 @@
+"""Differential attention (Ye et al. 2024): the difference of two softmax maps, so that what both see cancels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import exp
+from types import ModuleType
+from typing import Any, ClassVar, Self, Unpack
+
+from ..arrays import Array, array_namespace, cast, compute_dtype, device_of
+from ..problem import Result
+from ..rotary import Rotary, rotate
+from .headed import HeadedCall, KeysValues, attention_result, check_heads, heads_of, shape_of, with_causal
+from .layer import Layer, Normal, Parameter, Uniform, option
+from .linear import Linear, join_heads
+from .named import check_named, named_arrays, under
+from .norm import RMSNorm
+
+__all__ = ["DifferentialAttention", "lambda_init_of"]
+
+LAMBDAS = ("lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2")
+PROJECTIONS = ("q_proj", "k_proj", "v_proj")
+OUTPUTS = ("out_proj", "o_proj")
+PAIRINGS = ("neighbours", "halves")
+
+
+def lambda_init_of(layer: int) -> float:
+    """Return the paper's ``0.8 - 0.6 exp(-0.3 layer)``, for layers counted from 0.
+
+    >>> from attention_core.variants import lambda_init_of
+    >>> round(lambda_init_of(0), 3), round(lambda_init_of(11), 3)
+    (0.2, 0.778)
+    """
+    return 0.8 - 0.6 * exp(-0.3 * layer)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class DifferentialAttention(Layer):
+    """``out((1 - lambda_init) norm((softmax(q_1 k_1^T) - lambda softmax(q_2 k_2^T)) v))``, head by head.
+
+    ``lambda = exp(lambda_q1 . lambda_k1) - exp(lambda_q2 . lambda_k2) + lambda_init``. Each of ``num_heads`` has two
+    queries and two keys of depth ``d``, and one value of depth ``2 d``, which is normalised by its root mean square;
+    ``num_kv_heads`` of them share keys and values in groups. The weights are those of the paper's own module
+    (``subln.weight`` is the norm's, ``out_proj`` the output's) or of DiffLlama (no weight, ``o_proj``).
+
+    ``pairing`` says which heads of the projections are the two of a pair: ``"neighbours"``, 2 h and 2 h + 1, in the
+    paper's module, or ``"halves"``, h and h + num_heads, in DiffLlama. ``lambda_init`` is ``lambda_init_of(layer)``.
+
+    >>> import numpy as np
+    >>> import attention_np as attention
+    >>> rng, sizes = np.random.default_rng(0), {"d_in": 12, "num_heads": 3, "d_head": 2}
+    >>> layer = attention.init(attention.DifferentialAttention, rng, **sizes)
+    >>> layer(np.ones((5, 12))).shape
+    (5, 12)
+    """
+
+    q_proj: Linear
+    k_proj: Linear
+    v_proj: Linear
+    out_proj: Linear
+    lambda_q1: Array
+    lambda_k1: Array
+    lambda_q2: Array
+    lambda_k2: Array
+    subln: RMSNorm | None = None
+    num_heads: int = option()
+    num_kv_heads: int | None = option(default=None)
+    lambda_init: float = option(default=0.8)
+    pairing: str = option(default="neighbours")
+    out_name: str = option(default="out_proj")
+    rotary: Rotary | None = option(default=None)
+    norm_eps: float = option(default=1e-5)
+    causal: bool = option(default=True)
+
+    size_names: ClassVar[tuple[str, ...]] = ("d_in", "num_heads", "d_head")
+
+    @classmethod
+    def parameters(
+        cls,
+        *,
+        num_kv_heads: int | None = None,
+        out_name: str = "out_proj",
+        bias: bool = False,
+        norm_weight: bool = True,
+        **sizes: Any,
+    ) -> dict[str, Parameter]:
+        """Return the laws of ``nn.Linear``, ``lambda_*`` of deviation 0.1, and a norm that changes nothing."""
+        options = {name for name in cls.option_names() if name not in cls.size_names}
+        d_in, heads, depth = cls.check_sizes({n: size for n, size in sizes.items() if n not in options}).values()
+        groups = heads if num_kv_heads is None else num_kv_heads
+        widths = (2 * heads * depth, 2 * groups * depth, 2 * groups * depth)
+        linears = {name: (d_in, width) for name, width in zip(PROJECTIONS, widths, strict=True)}
+        expected = {
+            f"{name}.{part}": parameter
+            for name, (d, width) in (linears | {out_name: (2 * heads * depth, d_in)}).items()
+            for part, parameter in Linear.parameters(bias=bias, d_in=d, d_out=width).items()
+        }
+        expected |= {name: Parameter((depth,), Normal(0.1)) for name in LAMBDAS}
+        return expected | ({"subln.weight": Parameter((2 * depth,), Uniform(1.0, 1.0))} if norm_weight else {})
+
+    @classmethod
+    def from_state_dict(
+        cls,
+        weights: Mapping[str, Array],
+        *,
+        num_heads: int,
+        num_kv_heads: int | None = None,
+        out_name: str | None = None,
+        **options: Any,
+    ) -> Self:
+        """Make the layer of named weights; ``options`` are the layer's, whether there are biases the names tell."""
+        if options.get("pairing", "neighbours") not in PAIRINGS:
+            raise ValueError(f"`pairing` must be one of {', '.join(PAIRINGS)}; got {options['pairing']!r}")
+        out = "o_proj" if out_name is None and "o_proj.weight" in weights else (out_name or "out_proj")
+        width, d_in = shape_of(weights, "q_proj.weight")
+        check_heads(width, num_heads)
+        expected = cls.parameters(
+            d_in=d_in,
+            num_heads=num_heads,
+            d_head=shape_of(weights, "lambda_q1", ndim=1)[0],
+            num_kv_heads=num_kv_heads,
+            out_name=out,
+            bias="q_proj.bias" in weights,
+            norm_weight="subln.weight" in weights,
+        )
+        check_named(weights, expected)
+        parts: dict[str, Any] = {name: Linear.from_state_dict(under(name, weights)) for name in PROJECTIONS}
+        parts |= {"out_proj": Linear.from_state_dict(under(out, weights))} | {name: weights[name] for name in LAMBDAS}
+        if "subln.weight" in weights:
+            eps = options.get("norm_eps", 1e-5)
+            parts["subln"] = RMSNorm.from_state_dict(under("subln", weights), eps=eps)
+        return cls(**parts, num_heads=num_heads, num_kv_heads=num_kv_heads, out_name=out, **options)
+
+    def state_dict(self) -> dict[str, Array]:
+        """Return the weights by the names that the layer was loaded with."""
+        named = named_arrays(self).items()
+        return {
+            self.out_name + name.removeprefix("out_proj") if name.startswith("out_proj") else name: x
+            for name, x in named
+        }
+
+    def factor(self) -> Array:
+        """Return ``lambda``, the factor of the second map, in the compute dtype."""
+        xp = array_namespace(*((name, getattr(self, name)) for name in LAMBDAS))
+        q1, k1, q2, k2 = (cast(xp, x, compute_dtype(xp, x.dtype)) for x in (getattr(self, name) for name in LAMBDAS))
+        return xp.exp(xp.sum(q1 * k1)) - xp.exp(xp.sum(q2 * k2)) + self.lambda_init
+
+    def __call__(self, x: Array, *, return_weights: bool = False, **call: Unpack[HeadedCall]) -> Any:
+        """Return ``(..., L, d_in)``; with ``return_weights`` a ``Result`` with the difference of the two maps.
+
+        ``x`` stands at ``query_positions``. The other arguments are those of :func:`dot_product_attention`.
+        """
+        positions = call.get("query_positions", 0)
+        call["key_positions"] = positions
+        groups = self.num_heads if self.num_kv_heads is None else self.num_kv_heads
+        queries, keys = (
+            self._turned(heads_of(linear, 2 * count, "x", x), positions)
+            for linear, count in ((self.q_proj, self.num_heads), (self.k_proj, groups))
+        )
+        xp = array_namespace(("x", x))
+        values = xp.concat(self._pair(heads_of(self.v_proj, 2 * groups, "x", x)), axis=-1)
+        call = with_causal(call) if self.causal else call
+        first, second = (
+            attention_result(query, KeysValues(key, values), None, return_weights, call)
+            for query, key in zip(self._pair(queries), self._pair(keys), strict=True)
+        )
+        out = self.out_proj(join_heads(xp, self._normed(xp, first.out, second.out)))
+        return Result(out, None, first.weights - self.factor() * second.weights) if return_weights else out
+
+    def _pair(self, heads: Array) -> tuple[Array, Array]:
+        """Return the first and the second of each pair of heads, ``(..., H, L, d)`` of ``(..., 2 H, L, d)``."""
+        half = heads.shape[-3] // 2
+        if self.pairing == "halves":
+            return heads[..., :half, :, :], heads[..., half:, :, :]
+        return heads[..., 0::2, :, :], heads[..., 1::2, :, :]
+
+    def _normed(self, xp: ModuleType, first: Array, second: Array) -> Array:
+        wide = compute_dtype(xp, first.dtype)
+        difference = cast(xp, first, wide) - cast(xp, self.factor(), wide) * cast(xp, second, wide)
+        ones = xp.ones((difference.shape[-1],), dtype=wide, device=device_of(xp, difference))
+        norm = RMSNorm(ones, self.norm_eps) if self.subln is None else self.subln
+        return cast(xp, (1 - self.lambda_init) * norm(difference), first.dtype)
+
+    def _turned(self, x: Array, positions: int | Array) -> Array:
+        return x if self.rotary is None else rotate(x, positions, self.rotary)

@@ -1,0 +1,94 @@
+"""The forms of linear attention, for queries and keys whose features are taken already."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import NamedTuple
+
+from ..arrays import Array, device_of, matmul, transpose
+
+__all__ = ["LinearState", "attend", "causal_chunks", "causal_full"]
+
+
+class LinearState(NamedTuple):
+    """What is left of the tokens so far: ``sum_j phi(k_j) v_j^T (..., H, d, d_v)`` and ``sum_j phi(k_j) (..., H, d)``.
+
+    In the compute dtype, float32 at least; its size does not grow.
+
+    >>> import numpy as np
+    >>> from attention_core.variants import LinearState
+    >>> LinearState(np.zeros((2, 3, 4)), np.zeros((2, 3))).keys.shape
+    (2, 3)
+    """
+
+    products: Array
+    keys: Array
+
+
+def attend(
+    xp: ModuleType, queries: Array, keys: Array, values: Array, state: LinearState | None
+) -> tuple[Array, LinearState]:
+    """Every query sees every key, and what the state holds."""
+    after = _sums(xp, keys, values, state)
+    return _ratio(xp, *_read(xp, queries, after)), after
+
+
+def causal_full(
+    xp: ModuleType, queries: Array, keys: Array, values: Array, state: LinearState | None
+) -> tuple[Array, LinearState]:
+    """Query ``i`` sees the state and keys ``0 ... i``, by all the weights ``(L, L)``."""
+    weights = xp.tril(matmul(xp, queries, transpose(xp, keys)))
+    above, below = matmul(xp, weights, values), xp.sum(weights, axis=-1)
+    if state is not None:
+        more = _read(xp, queries, state)
+        above, below = above + more[0], below + more[1]
+    return _ratio(xp, above, below), _sums(xp, keys, values, state)
+
+
+def causal_chunks(
+    xp: ModuleType, queries: Array, keys: Array, values: Array, state: LinearState | None, chunk: int
+) -> tuple[Array, LinearState]:
+    """The same by chunks: within each, all its weights; between them, the sums of the chunks before.
+
+    All chunks at once, their sums cumulated: linear in ``L``, and no loop that a compiler would unroll.
+    """
+    length = queries.shape[-2]
+    if length <= chunk:
+        return causal_full(xp, queries, keys, values, state)
+    queries, keys, values = (_in_chunks(xp, x, chunk) for x in (queries, keys, values))
+    of_chunk = _sums(xp, keys, values, None)
+    before = LinearState(*(xp.cumulative_sum(x, axis=axis) - x for x, axis in zip(of_chunk, (-3, -2), strict=True)))
+    if state is not None:
+        before = LinearState(before.products + state.products[..., None, :, :], before.keys + state.keys[..., None, :])
+    out, _ = causal_full(xp, queries, keys, values, before)
+    last = LinearState((before.products + of_chunk.products)[..., -1, :, :], (before.keys + of_chunk.keys)[..., -1, :])
+    *batch, count, size, depth = out.shape
+    return xp.reshape(out, (*batch, count * size, depth))[..., :length, :], last
+
+
+def _in_chunks(xp: ModuleType, x: Array, chunk: int) -> Array:
+    """``(..., L, d)`` as ``(..., chunks, chunk, d)``, the last filled with features of 0, which count nothing."""
+    *batch, length, depth = x.shape
+    rest = -length % chunk
+    if rest:
+        x = xp.concat([x, xp.zeros((*batch, rest, depth), dtype=x.dtype, device=device_of(xp, x))], axis=-2)
+    return xp.reshape(x, (*batch, (length + rest) // chunk, chunk, depth))
+
+
+def _sums(xp: ModuleType, keys: Array, values: Array, state: LinearState | None) -> LinearState:
+    products, total = matmul(xp, transpose(xp, keys), values), xp.sum(keys, axis=-2)
+    return LinearState(products, total) if state is None else LinearState(products + state[0], total + state[1])
+
+
+def _read(xp: ModuleType, queries: Array, state: LinearState) -> tuple[Array, Array]:
+    """Numerator and denominator that a state gives to queries."""
+    below = matmul(xp, queries, state.keys[..., :, None])[..., 0]
+    return matmul(xp, queries, state.products), below
+
+
+def _ratio(xp: ModuleType, above: Array, below: Array) -> Array:
+    """Nothing seen is 0 over 0, and gives 0."""
+    seen = below > 0
+    return xp.where(
+        seen[..., None], above / xp.where(seen, below, xp.ones_like(below))[..., None], xp.zeros_like(above)
+    )
