@@ -6,6 +6,7 @@ from typing import Any
 
 from conformance.record.models import Model, Wrong
 from conformance.record.models_decoders import decoders
+from conformance.record.models_latent import differential, latent
 from conformance.record.models_tools import (
     additive,
     by_head_as_thirds,
@@ -31,6 +32,8 @@ def models() -> Iterator[Model]:
     yield from _t5()
     yield from _cross()
     yield from decoders()
+    yield from latent()
+    yield differential()
 
 
 def _torch_modules() -> Iterator[Model]:

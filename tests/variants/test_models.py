@@ -1,0 +1,136 @@
+"""Our layers give what the attention of real models gives, with its weights by its names, on every array library."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from .models import EPS, NAMES, Case, case
+from .samples import DTYPES, Library, has_bfloat16
+
+LIBRARIES = [
+    pytest.param(Library("numpy"), id="numpy"),
+    pytest.param(Library("array_api_strict"), id="array_api_strict"),
+    pytest.param(Library("torch"), id="torch", marks=pytest.mark.torch),
+]
+COMPILED_QUICKLY = ("deepseek-v3",)
+every_model = pytest.mark.parametrize("name", NAMES)
+in_jax = pytest.mark.parametrize(
+    "name", [name if name in COMPILED_QUICKLY else pytest.param(name, marks=pytest.mark.slow) for name in NAMES]
+)
+
+
+def in_library(recorded: Case, library: Library, dtype: str) -> tuple[Any, list[Any]]:
+    def put(x: np.ndarray) -> Any:
+        return library.put(np.array(x, DTYPES[dtype]))
+
+    return recorded.layer(put), [put(x) for x in recorded.part("inputs").values()]
+
+
+def check(recorded: Case, out: np.ndarray, dtype: str) -> None:
+    assert out.shape == recorded.out.shape
+    assert recorded.difference(out) <= recorded.tolerance(dtype), recorded.diagnosis(out)
+
+
+def test_at_least_twelve_models_are_recorded() -> None:
+    assert len({case(name).about["source"] for name in NAMES}) >= 12
+
+
+@every_model
+def test_wrong_variants_are_far_from_the_truth(name: str) -> None:
+    recorded = case(name)
+    wrong = recorded.part("wrong")
+    assert set(wrong) == set(recorded.about["wrong"])
+    assert wrong
+    for variant, out in wrong.items():
+        assert recorded.difference(out) > 10 * recorded.tolerance("float32"), variant
+
+
+@every_model
+@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
+def test_the_layer_is_the_module(name: str, library: Library, dtype: str) -> None:
+    if dtype == "bfloat16" and not has_bfloat16(library.name):
+        return
+    recorded = case(name)
+    layer, inputs = in_library(recorded, library, dtype)
+    out = recorded.call(layer, *inputs)
+    assert str(out.dtype).rpartition(".")[2] == dtype
+    check(recorded, library.get(out), dtype)
+
+
+@every_model
+def test_one_item_without_a_batch(name: str) -> None:
+    recorded = case(name)
+    for item in range(2):
+        inputs = [x[item] for x in recorded.part("inputs").values()]
+        out = recorded.call(recorded.layer(), *inputs, item=item)
+        np.testing.assert_allclose(out, recorded.out[item], rtol=0, atol=recorded.tolerance("float64"))
+
+
+@every_model
+def test_weights_come_out_by_the_names_of_the_module(name: str) -> None:
+    recorded = case(name)
+    saved, weights = recorded.layer().state_dict(), recorded.part("weights")
+    assert set(saved) == set(weights)
+    assert all(saved[each] is x for each, x in weights.items())
+
+
+@every_model
+def test_missing_unexpected_and_misshapen_weights_are_named(name: str) -> None:
+    recorded = case(name)
+    weights = recorded.part("weights")
+
+    def load(changed: dict[str, np.ndarray]) -> None:
+        Case(recorded.about, {f"weights/{each}": x for each, x in changed.items()}).layer()
+
+    first, more = next(each for each, x in weights.items() if x.ndim == 2), {"rotary_emb.inv_freq": np.ones(3)}
+    with pytest.raises(ValueError, match=first.replace(".", r"\.")):
+        load({each: x for each, x in weights.items() if each != first})
+    with pytest.raises(ValueError, match=rf"`{first}` must"):
+        load({**weights, first: weights[first][None]})
+    with pytest.raises(ValueError, match=r"not expected: \['rotary_emb.inv_freq'\]"):
+        load(weights | more)
+
+
+@every_model
+@pytest.mark.torch
+def test_gradients_by_torch(name: str) -> None:
+    import torch
+
+    recorded = case(name)
+    given = {each: torch.from_numpy(x.copy()).requires_grad_() for each, x in recorded.part("inputs").items()}
+    layer = recorded.layer(lambda x: torch.from_numpy(x.copy()).requires_grad_())
+    out = recorded.call(layer, *given.values())
+    tensors = {**given, **layer.state_dict()}
+    cotangent = torch.from_numpy(recorded.arrays["cotangent"].copy())
+    gradients = torch.autograd.grad((out * cotangent).sum(), list(tensors.values()))
+    check_gradients(recorded, dict(zip(tensors, gradients, strict=True)))
+
+
+@in_jax
+def test_output_and_gradients_in_jax(name: str) -> None:
+    jax = pytest.importorskip("jax", reason="attention_jax needs the `jax` extra")
+    import attention_jax  # noqa: F401  makes layers pytrees
+
+    recorded = case(name)
+
+    def loss(layer: Any, inputs: list[Any]) -> tuple[Any, Any]:
+        out = recorded.call(layer, *inputs)
+        return (out * recorded.arrays["cotangent"]).sum(), out
+
+    with jax.enable_x64(True):
+        layer, inputs = in_library(recorded, Library("jax"), "float64")
+        gradients, out = jax.jit(jax.grad(loss, argnums=(0, 1), has_aux=True))(layer, inputs)
+        check(recorded, np.asarray(out), "float64")
+        named = dict(zip(recorded.part("inputs"), gradients[1], strict=True)) | gradients[0].state_dict()
+        check_gradients(recorded, {each: np.asarray(x) for each, x in named.items()})
+
+
+def check_gradients(recorded: Case, found: dict[str, Any]) -> None:
+    wanted = recorded.part("gradients")
+    assert set(found) == set(wanted)
+    for name, gradient in wanted.items():
+        # cotangents are of the size of the output's, so are the errors that they multiply
+        atol = 64 * recorded.tolerance("float64", gradient) + 64 * EPS["float64"] * float(np.abs(gradient).max())
+        np.testing.assert_allclose(np.asarray(found[name]), gradient, rtol=0, atol=atol, err_msg=name)
