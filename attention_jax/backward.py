@@ -18,7 +18,7 @@ from attention_core.arrays import matmul, sum_to_shape
 from .bias_gradient import add_tile, like_bias, zeros_of
 from .flat import Operands, Spec, Work, flatten, unflatten_heads, work_of
 from .forward import Rows, meet, tiles_of
-from .loops import drop_tile, join, score_tile, visible_tile, visit
+from .loops import drop_tile, join, score_tile, swapped, visible_tile, visit
 from .poison import finite
 from .traced_pairs import TracedPairs, TracedSpan
 from .varying import like
@@ -79,12 +79,11 @@ def backward(
     def one(dbias: Any, item: tuple[jax.Array, ...]) -> tuple[Any, tuple[jax.Array, ...]]:
         index, *arrays, dout, lse, row = item
         q, k, v = (finite(x.astype(spec.dtype)) for x in arrays)
-        columns = lax.optimization_barrier((k.mT, v.mT))  # once, not at each tile
-        head = Head(q, dout, lse, row, k, v, *columns)
-        start = like(query, (*map(jnp.zeros_like, columns), dbias))
+        head = Head(q, dout, lse, row, k, v, *swapped(k, v))
+        start = like(query, (*map(jnp.zeros_like, head[-2:]), dbias))
         strips = jnp.arange(work.queries.count)
         (dk, dv, dbias), dq = lax.scan(lambda sums, n: _strip(work, index, n, head, sums), start, strips)
-        return dbias, (join(work, dq), dk.mT, dv.mT)
+        return dbias, (join(work, dq), *swapped(dk, dv))
 
     dbias, (dq, dk, dv) = lax.scan(one, dbias, (jnp.arange(query.shape[0]), query, key, value, *per_query))
     sizes = spec.sizes
@@ -114,13 +113,13 @@ def _strip(work: Work, index: jax.Array, n: jax.Array, head: Head, sums: Any) ->
     q = q * work.spec.scale
     empty = lse == -jnp.inf
     lse = jnp.where(empty, jnp.inf, lse)
-    q_columns, dout_columns = lax.optimization_barrier((q.mT, dout.mT))  # or XLA would transpose the tiles after all
+    q_columns, dout_columns = swapped(q, dout)
     shift, log_total = _denominator(work, index, n, queries, q, lse, head)
 
     def step(sums: Sums, keys: TracedSpan, pairs: TracedPairs, hide: bool) -> Sums:
         k = lax.dynamic_slice_in_dim(head.k, keys.start, keys.size, 1)
         columns, values = (lax.dynamic_slice_in_dim(x, keys.start, keys.size, 2) for x in head[-2:])
-        s, tanh = score_tile(work, q, columns, pairs)
+        s, tanh = score_tile(work, matmul(jnp, q, columns), pairs)
         p = jnp.exp(s - shift - log_total)
         if hide:
             p = jnp.where(visible_tile(work, pairs, hide), p, 0)

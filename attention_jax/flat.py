@@ -86,8 +86,8 @@ class Work:
 
     @property
     def reads_once(self) -> bool:
-        """Whether one strip meets all keys, as in decoding: much of a long cache may then not be met at all."""
-        return self.queries.count == 1
+        """Whether one strip meets many tiles of keys, as in decoding: much of a cache may then not be met at all."""
+        return self.queries.count == 1 and self.keys.count > 1
 
     def strip(self, n: jax.Array) -> TracedSpan:
         """Queries of strip ``n``."""

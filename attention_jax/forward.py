@@ -6,7 +6,7 @@ One loop over batch items and key/value heads, one over strips of queries, one o
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -15,13 +15,14 @@ from jax import lax
 from attention_core.arrays import matmul
 
 from .flat import Operands, Spec, Work, flatten, unflatten_heads, work_of
-from .loops import drop_tile, join, score_tile, visible_tile, visit
+from .loops import drop_tile, join, score_tile, swapped, visible_tile, visit
 from .poison import all_finite, finite, put_back
 from .traced_pairs import TracedPairs, TracedSpan
 
-__all__ = ["Rows", "forward", "meet"]
+__all__ = ["Rows", "forward", "meet", "tiles_of"]
 
-Tiles: TypeAlias = Callable[[TracedSpan], tuple[jax.Array, jax.Array]]
+
+Tiles: TypeAlias = Callable[[TracedSpan], tuple[jax.Array, jax.Array]]  # keys (h, D, Tk) and values (h, Tk, Dv)
 
 
 class State(NamedTuple):
@@ -53,7 +54,8 @@ def forward(spec: Spec, operands: Operands) -> tuple[jax.Array, jax.Array]:
     query, key, value = flatten(work)
 
     def one(index: jax.Array) -> tuple[jax.Array, ...]:
-        strips, sound = lax.map(lambda n: _strip(work, index, n, query, key, value), jnp.arange(work.queries.count))
+        tiles = _met_once(work, index, key, value) if work.reads_once else _met_often(work, index, key, value)
+        strips, sound = lax.map(lambda n: _strip(work, index, n, query, tiles), jnp.arange(work.queries.count))
         return *(join(work, x) for x in strips), jnp.all(sound)
 
     out, lse, sound = lax.map(one, jnp.arange(query.shape[0]))
@@ -62,14 +64,42 @@ def forward(spec: Spec, operands: Operands) -> tuple[jax.Array, jax.Array]:
     return out.astype(spec.out_dtype), lse
 
 
-def _strip(
-    work: Work, index: jax.Array, n: jax.Array, query: jax.Array, key: jax.Array, value: jax.Array
-) -> tuple[tuple[jax.Array, ...], jax.Array]:
-    queries = work.strip(n)
+def _met_once(work: Work, index: jax.Array, key: jax.Array, value: jax.Array) -> Tiles:
+    """Cut tiles out of the whole arrays, as they are."""
 
     def tiles(keys: TracedSpan) -> tuple[jax.Array, jax.Array]:
-        return _cut(work, key, index, keys), _cut(work, value, index, keys)
+        k, v = (_cut(work, x, index, keys.start, keys.size) for x in (key, value))
+        return k.mT, v
 
+    return tiles
+
+
+def _met_often(work: Work, index: jax.Array, key: jax.Array, value: jax.Array) -> Tiles:
+    """Lay a head's arrays out for its products once, not at each tile."""
+    k, v = (_cut(work, x, index, 0, work.spec.sizes.keys) for x in (key, value))
+    (columns,) = swapped(k)
+    return tiles_of(*lax.optimization_barrier((finite(columns), finite(v))))
+
+
+def tiles_of(columns: jax.Array, v: jax.Array) -> Tiles:
+    """Cut tiles out of finite keys ``(h, D, Lk)`` and values ``(h, Lk, Dv)``."""
+
+    def tiles(keys: TracedSpan) -> tuple[jax.Array, jax.Array]:
+        k = lax.dynamic_slice_in_dim(columns, keys.start, keys.size, 2)
+        return k, lax.dynamic_slice_in_dim(v, keys.start, keys.size, 1)
+
+    return tiles
+
+
+def _cut(work: Work, x: jax.Array, index: jax.Array, start: Any, size: int) -> jax.Array:
+    tile = lax.dynamic_slice(x, (index, 0, start, 0), (1, work.heads, size, x.shape[-1]))
+    return tile[0].astype(work.spec.dtype)
+
+
+def _strip(
+    work: Work, index: jax.Array, n: jax.Array, query: jax.Array, tiles: Tiles
+) -> tuple[tuple[jax.Array, ...], jax.Array]:
+    queries = work.strip(n)
     shape = (work.heads, work.spec.sizes.group, queries.size)
     given = lax.dynamic_slice(query, (index, 0, 0, queries.start, 0), (1, *shape, query.shape[-1]))
     given = given.reshape(work.heads, work.rows, query.shape[-1])
@@ -77,26 +107,25 @@ def _strip(
     state = meet(work, index, rows, tiles)
     total = jnp.where(state.total == 0, 1, state.total)
     lse = jnp.where(state.total == 0, -jnp.inf, state.largest + jnp.log(total))
-    return ((state.values / total).reshape(*shape, value.shape[-1]), lse.reshape(shape)), state.sound
-
-
-def _cut(work: Work, x: jax.Array, index: jax.Array, keys: TracedSpan) -> jax.Array:
-    tile = lax.dynamic_slice(x, (index, 0, keys.start, 0), (1, work.heads, keys.size, x.shape[-1]))
-    return tile[0].astype(work.spec.dtype)
+    return ((state.values / total).reshape(*shape, work.spec.sizes.value_depth), lse.reshape(shape)), state.sound
 
 
 def meet(work: Work, index: jax.Array, rows: Rows, tiles: Tiles, rare: bool = False) -> State:
     """Bring all keys that the rows of a strip see into a state."""
 
     def step(state: State, keys: TracedSpan, pairs: TracedPairs, hide: bool) -> State:
-        given = tiles(keys)
-        k, v = map(finite, given)
-        s, _ = score_tile(work, rows.scaled, k, pairs)
+        k, v = tiles(keys)
+        products, sound_keys = multiply(rows.scaled, k)
+        s, _ = score_tile(work, products, pairs)
         if hide:
             s = jnp.where(visible_tile(work, pairs, hide), s, -jnp.inf)
-        state = _attend(work, state, s, v, pairs)
-        return state._replace(sound=state.sound & all_finite(*given)) if work.reads_once else state
+        largest = jnp.maximum(state.largest, s.max(axis=-1, keepdims=True))
+        fade, p = jnp.exp(state.largest - largest), jnp.exp(s - largest)
+        total = state.total * fade + p.sum(axis=-1, keepdims=True)
+        weighted, sound_values = multiply(drop_tile(work, p, pairs), v)
+        return State(largest, total, state.values * fade + weighted, state.sound & sound_keys & sound_values)
 
+    multiply = _multiply_finite if work.reads_once and not rare else _multiply
     start = _start(work, index, rows.queries)
     state: State = visit(work, index, rows.n, rows.queries, step, start, rare)
     return state
@@ -117,10 +146,12 @@ def _start(work: Work, index: jax.Array, queries: TracedSpan) -> State:
     return State(largest, jnp.exp(sink - largest), values, sound)
 
 
-def _attend(work: Work, state: State, s: jax.Array, v: jax.Array, pairs: TracedPairs) -> State:
-    """The online step: bring a tile of scores and values into the state."""
-    largest = jnp.maximum(state.largest, s.max(axis=-1, keepdims=True))
-    fade, p = jnp.exp(state.largest - largest), jnp.exp(s - largest)
-    total = state.total * fade + p.sum(axis=-1, keepdims=True)
-    values = state.values * fade + matmul(jnp, drop_tile(work, p, pairs), v)
-    return State(largest, total, values, state.sound)
+def _multiply(a: jax.Array, b: jax.Array) -> tuple[jax.Array, bool]:
+    return matmul(jnp, a, b), True
+
+
+def _multiply_finite(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Multiply by what is finite of ``b``, and say whether all is: what is not would show in every row, by 0 too."""
+    product = matmul(jnp, a, b)
+    sound = jnp.all(jnp.isfinite(product))
+    return lax.cond(sound, lambda: product, lambda: matmul(jnp, a, finite(b))), sound

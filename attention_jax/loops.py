@@ -8,14 +8,13 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from attention_core.arrays import matmul
 from attention_core.masks import Visibility
 
 from .flat import Work
 from .traced_pairs import TracedPairs, TracedSpan
 from .varying import like
 
-__all__ = ["drop_tile", "join", "score_tile", "tile_values", "visible_tile", "visit"]
+__all__ = ["drop_tile", "join", "score_tile", "swapped", "tile_values", "visible_tile", "visit"]
 
 
 def visit(
@@ -52,9 +51,9 @@ def _visibility(work: Work, index: jax.Array, queries: TracedSpan, tile: jax.Arr
     return jnp.where(tile == work.keys.count - 1, jnp.minimum(code, int(Visibility.MIXED)), code)
 
 
-def score_tile(work: Work, rows: jax.Array, k: jax.Array, pairs: TracedPairs) -> tuple[jax.Array, jax.Array | None]:
-    """Return scores ``(h, R, Tk)`` before the mask, of rows that are scaled already, and the tanh of the soft cap."""
-    s, tanh = matmul(jnp, rows, k.mT), None
+def score_tile(work: Work, products: jax.Array, pairs: TracedPairs) -> tuple[jax.Array, jax.Array | None]:
+    """Return scores ``(h, R, Tk)`` before the mask from scaled ``query @ key``, and the tanh of the soft cap."""
+    s, tanh = products, None
     if work.spec.softcap is not None:
         tanh = jnp.tanh(s / work.spec.softcap)
         s = work.spec.softcap * tanh
@@ -87,6 +86,15 @@ def drop_tile(work: Work, p: jax.Array, pairs: TracedPairs) -> jax.Array:
 def tile_values(work: Work, x: jax.Array, pairs: TracedPairs) -> jax.Array:
     """Bring what broadcasts to ``(h G, Tq, Tk)`` to the rows of a tile, ``(h, R, Tk)``."""
     return jnp.broadcast_to(x, pairs.shape).reshape(work.heads, -1, pairs.shape[-1])
+
+
+def swapped(*arrays: jax.Array) -> tuple[jax.Array, ...]:
+    """Return the last two axes swapped, laid out so in memory here and now.
+
+    XLA would rather do it at each product, and in one loop with whatever comes before, at four times the cost.
+    """
+    whole = lax.optimization_barrier(arrays)
+    return lax.optimization_barrier(tuple(x.mT for x in whole))
 
 
 def join(work: Work, strips: jax.Array) -> jax.Array:
