@@ -120,3 +120,15 @@ def test_the_layer_learns_to_look_up(run: Callable[..., str], monkeypatch: pytes
     share = re.search(r"largest weight in ([\d.]+)%", text)
     assert share is not None
     assert float(share[1]) > 90
+
+
+def test_numpy_and_a_compiled_scan_write_the_same_words(run: Callable[..., str]) -> None:
+    pytest.importorskip("jax", reason="the decoding example writes on JAX too")
+    lines = run("decode", "--words", "9").splitlines()
+    written = {
+        name: [line.removeprefix(name).strip() for line in lines if line.startswith(name)] for name in ("NumPy", "JAX")
+    }
+    assert len(written["NumPy"]) == 3
+    assert written["NumPy"] == written["JAX"]
+    assert all(len(set(line.split("|")[1].split())) > 2 for line in written["JAX"]), "it only repeats itself"
+    assert lines[-1] == "the same words: True"
