@@ -120,8 +120,9 @@ def static_int(name: str, value: Any, least: int, most: int | None = None) -> in
     """Return a Python integer from ``least`` to ``most``; never an array, so that what holds it stays static."""
     if not isinstance(value, Integral) or isinstance(value, bool):
         raise TypeError(f"`{name}` must be a Python integer; got {describe(value)}")
-    if value < least:
-        raise ValueError(f"`{name}` must be at least {least}; got {value}")
-    if most is not None and value > most:
-        raise ValueError(f"`{name}` must be at most {most}; got {value}")
-    return int(value)
+    number = int(value)
+    if number < least:
+        raise ValueError(f"`{name}` must be at least {least}; got {number}")
+    if most is not None and number > most:
+        raise ValueError(f"`{name}` must be at most {most}; got {number}")
+    return number

@@ -7,8 +7,9 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 
-from attention_core.arrays import describe, is_real_floating
+from attention_core.arrays import is_real_floating
 from attention_core.variants import Layer, Normal, Parameter
+from attention_core.variants.layer import check_layer
 
 __all__ = ["init"]
 
@@ -23,8 +24,7 @@ def init(layer: type[L], key: jax.Array, *, dtype: Any = jnp.float32, **sizes: A
     >>> init(SelfAttention, jax.random.key(0), d_in=3, d_out_kq=2, d_out_v=4).W_value.shape
     (3, 4)
     """
-    if not (isinstance(layer, type) and issubclass(layer, Layer)):
-        raise TypeError(f"`layer` must be a layer's class; got {describe(layer)}")
+    check_layer(layer)
     if not is_real_floating(jnp, jnp.dtype(dtype)):
         raise TypeError(f"`dtype` must be a real floating-point one; got {jnp.dtype(dtype)}")
     parameters = layer.parameters(**sizes)

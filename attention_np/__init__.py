@@ -7,15 +7,36 @@
 (2, 2)
 """
 
+from typing import TYPE_CHECKING, Any
+
 import numpy
 
-from attention_core import *  # noqa: F403  the same public names, in one list
-from attention_core import __all__ as _names
+import attention_core
 from attention_core.kernels import register_kernel
 
-from .init import init
 from .kernel import QUIET_DENSE, TILED
 
-__all__ = [*_names, "init"]  # noqa: PLE0604  strings, from the core's own list
+if TYPE_CHECKING:
+    from attention_core import *  # noqa: F403  the same public names, in one list
+
+    from .init import init
+
+__all__ = [*attention_core.__all__, "init"]  # noqa: PLE0604  strings, from the core's own list
 
 register_kernel(numpy, TILED, QUIET_DENSE)
+
+
+def __getattr__(name: str) -> Any:
+    """Return a name of the core, or ``init``, at its first use: layers need not load for a call."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name == "init":
+        from .init import init as found
+    else:
+        found = getattr(attention_core, name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

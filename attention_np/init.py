@@ -7,8 +7,9 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import DTypeLike
 
-from attention_core.arrays import describe, is_real_floating
+from attention_core.arrays import is_real_floating
 from attention_core.variants import Layer, Normal, Parameter
+from attention_core.variants.layer import check_layer
 
 __all__ = ["init"]
 
@@ -25,8 +26,7 @@ def init(layer: type[L], rng: np.random.Generator, *, dtype: DTypeLike = np.floa
     """
     if not isinstance(rng, np.random.Generator):
         raise TypeError(f"`rng` must be a numpy.random.Generator; got a {type(rng).__qualname__}")
-    if not (isinstance(layer, type) and issubclass(layer, Layer)):
-        raise TypeError(f"`layer` must be a layer's class; got {describe(layer)}")
+    check_layer(layer)
     weights = {name: _draw(rng, p, np.dtype(dtype)) for name, p in layer.parameters(**sizes).items()}
     return layer.from_state_dict(weights, **{name: sizes[name] for name in layer.option_names() if name in sizes})
 

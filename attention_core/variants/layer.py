@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Self, TypeAlias
 
-from ..arrays import Array, array_namespace
+from ..arrays import Array, array_namespace, describe
 from ..checks import check_dtypes
 
-__all__ = ["Layer", "Normal", "Parameter", "Uniform", "check_inputs", "option"]
+__all__ = ["Layer", "Normal", "Parameter", "Uniform", "check_inputs", "check_layer", "option"]
 
 
 @dataclass(frozen=True)
@@ -121,6 +121,12 @@ class Layer:
             if sizes[name] < 1:
                 raise ValueError(f"`{name}` must be at least 1; got {sizes[name]}")
         return dict(sizes)
+
+
+def check_layer(layer: Any) -> None:
+    """Raise for what is no class of layers, as ``init`` needs one."""
+    if not (isinstance(layer, type) and issubclass(layer, Layer)):
+        raise TypeError(f"`layer` must be a layer's class; got {describe(layer)}")
 
 
 def check_inputs(depth: int, weights: Mapping[str, Array], inputs: Mapping[str, Array]) -> Any:
