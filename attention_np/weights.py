@@ -1,0 +1,109 @@
+"""Weights from safetensors files, without the package of that name and without PyTorch.
+
+Format: https://huggingface.co/docs/safetensors (a length, a JSON header, raw little-endian data; nothing is executed).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+__all__ = ["load_safetensors"]
+
+_DTYPES = {
+    "F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1", "U64": "<u8",
+    "U32": "<u4", "U16": "<u2", "U8": "u1", "BOOL": "?",
+}  # fmt: skip
+_FROM_ML_DTYPES = {"BF16": "bfloat16", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2"}
+_LONGEST_HEADER = 100_000_000
+
+
+def load_safetensors(path: str | PathLike[str], prefix: str = "") -> dict[str, np.ndarray]:
+    """Return the arrays of a safetensors file by name, as a layer's ``from_state_dict`` takes them.
+
+    Args:
+        path: a ``.safetensors`` file, or the ``.safetensors.index.json`` of one that was saved in parts.
+        prefix: only what stands below this name, without it: ``"model.layers.0.self_attn"`` gives ``q_proj.weight``.
+
+    The arrays are read-only views of the file in memory, read when they are used. bfloat16 and float8 need the package
+    ml_dtypes, which JAX brings. To have them in JAX: ``jax.tree.map(jnp.asarray, layer)``.
+
+    Raises:
+        ValueError: the file is no safetensors file, or no name stands below the prefix.
+        ModuleNotFoundError: a dtype needs ml_dtypes.
+
+    >>> import json, pathlib, struct, tempfile
+    >>> header = json.dumps({"attn.W": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}).encode()
+    >>> path = pathlib.Path(tempfile.mkdtemp(), "model.safetensors")
+    >>> path.write_bytes(len(header).to_bytes(8, "little") + header + struct.pack("<2f", 1, 2)) > 0
+    True
+    >>> load_safetensors(path, "attn")["W"]
+    array([1., 2.], dtype=float32)
+    """
+    path = Path(path)
+    files = _parts(path) if path.suffix == ".json" else [path]
+    start = f"{prefix}." if prefix else ""
+    found = {name.removeprefix(start): x for file in files for name, x in _read(file, start).items()}
+    if start and not found:
+        raise ValueError(f"nothing in `{path}` stands below `{prefix}`")
+    return found
+
+
+def _parts(index: Path) -> list[Path]:
+    weight_map = json.loads(index.read_text(encoding="utf-8")).get("weight_map")
+    if not isinstance(weight_map, Mapping):
+        raise ValueError(f"`{index}` is no index of safetensors files: it has no `weight_map`")
+    return [index.parent / name for name in sorted(set(weight_map.values()))]
+
+
+def _read(path: Path, start: str) -> dict[str, np.ndarray]:
+    size = path.stat().st_size
+    if size < 8:
+        raise ValueError(f"`{path}` is no safetensors file: it has {size} bytes")
+    data = np.memmap(path, np.uint8, mode="r")
+    length = int.from_bytes(data[:8].tobytes(), "little")
+    if length > min(size - 8, _LONGEST_HEADER):
+        raise ValueError(f"`{path}` is no safetensors file: its header would have {length} bytes of {size}")
+    try:
+        header = json.loads(data[8 : 8 + length].tobytes())
+    except ValueError as error:
+        raise ValueError(f"`{path}` is no safetensors file: its header is no JSON ({error})") from error
+    if not isinstance(header, dict):
+        raise ValueError(f"`{path}` is no safetensors file: its header is no object")
+    body = data[8 + length :]
+    entries = {name: entry for name, entry in header.items() if name != "__metadata__" and name.startswith(start)}
+    return {name: _array(path, name, entry, body) for name, entry in entries.items()}
+
+
+def _array(path: Path, name: str, entry: Mapping[str, Any], body: np.ndarray) -> np.ndarray:
+    try:
+        code, shape, (first, last) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"`{name}` of `{path}` must have dtype, shape and data_offsets; got {entry!r}") from error
+    dtype = _dtype(name, code)
+    if not 0 <= first <= last <= body.size or last - first != dtype.itemsize * int(np.prod(shape, dtype=np.int64)):
+        raise ValueError(f"`{name}` of `{path}` is {shape} of {dtype}, but its data is bytes {first} to {last}")
+    raw = np.asarray(body[first:last])
+    if raw.ctypes.data % dtype.alignment:
+        raw = raw.copy()  # a header whose length is no multiple of 8; libraries refuse what is not aligned
+        raw.flags.writeable = False
+    return raw.view(dtype).reshape(shape)
+
+
+def _dtype(name: str, code: str) -> np.dtype[Any]:
+    if code in _DTYPES:
+        return np.dtype(_DTYPES[code])
+    if code not in _FROM_ML_DTYPES:
+        raise ValueError(f"`{name}` has the dtype {code!r}; known are {', '.join([*_DTYPES, *_FROM_ML_DTYPES])}")
+    try:
+        import ml_dtypes
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f"`{name}` is {code}, which NumPy has from ml_dtypes: pip install ml_dtypes"
+        ) from error
+    return np.dtype(getattr(ml_dtypes, _FROM_ML_DTYPES[code]))
