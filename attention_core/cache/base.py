@@ -150,7 +150,7 @@ class Kept(Cache):
 
     def append(self, key: Array, value: Array, *, lengths: Any = None, padding: str = "right") -> Self:
         check_tokens(self, key, value)
-        return self._extended(key, value, lengths, padding)[1]
+        return self._extended(key, value, lengths, padding)[2]
 
     def attend(
         self,
@@ -166,16 +166,15 @@ class Kept(Cache):
     ) -> tuple[Any, Self]:
         check_tokens(self, key, value, query)
         check_positional(mask, call.get("bias"))
-        seen, cache = self._extended(key, value, lengths, padding)
-        positions = self.positions(key.shape[-2], lengths=lengths, padding=padding)
+        positions, seen, cache = self._extended(key, value, lengths, padding)
         result = look(query, positions, seen, mask if lengths is None else both(mask, real()), call)
         return (result if return_lse else result.out), cache
 
-    def _extended(self, key: Array, value: Array, lengths: Any, padding: str) -> tuple[Seen, Self]:
+    def _extended(self, key: Array, value: Array, lengths: Any, padding: str) -> tuple[Array, Seen, Self]:
         count = key.shape[-2]
         positions = self.positions(count, lengths=lengths, padding=padding)
         added = count if lengths is None else count_of(self.lengths, lengths, count)
-        return self.extended(key, value, positions, self.lengths + added, lengths is not None)
+        return positions, *self.extended(key, value, positions, self.lengths + added, lengths is not None)
 
 
 def check_tokens(cache: Kept, key: Array, value: Array, query: Array | None = None) -> None:

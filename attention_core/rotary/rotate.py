@@ -17,7 +17,7 @@ from ..pairs import as_index
 from ..values import Value, static_int
 from .scaling import Scaling, number, unscaled
 
-__all__ = ["Rotary", "rotate"]
+__all__ = ["Rotary", "rotate", "rotate_alike"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,17 +93,21 @@ def rotate(x: Array, positions: int | Array, rotary: Rotary, *, layout: str = "B
     array([[1.    , 0.    ],
            [0.5403, 0.8415]])
     """
-    xp, positions = _checked(x, positions, rotary, layout)
-    plain = x.ndim == 2
-    whole = heads_first(xp, x, layout)
-    positions = check_positions("positions", positions, tuple(whole.shape[:-3]), whole.shape[-2])
-    dtype = compute_dtype(xp, x.dtype)
-    cos, sin = _tables(xp, _settled(xp, positions, whole), rotary, whole.shape[-1], dtype)
-    turned = _turned(xp, cast(xp, whole, dtype), cos, sin, rotary)
-    return from_heads_first(xp, cast(xp, turned, x.dtype), layout, plain)
+    xp = _checked(x, positions, rotary, layout)
+    (turned,) = rotate_alike(xp, (heads_first(xp, x, layout),), positions, rotary)
+    return from_heads_first(xp, turned, layout, x.ndim == 2)
 
 
-def _checked(x: Any, positions: Any, rotary: Any, layout: str) -> tuple[ModuleType, Any]:
+def rotate_alike(xp: ModuleType, arrays: tuple[Array, ...], positions: Any, rotary: Rotary) -> tuple[Array, ...]:
+    """Rotate arrays ``(..., H, L, D)`` of any heads, but of the same length and depth, by one table."""
+    x = arrays[0]
+    positions = check_positions("positions", positions, tuple(x.shape[:-3]), x.shape[-2])
+    dtype = compute_dtype(xp, *(each.dtype for each in arrays))
+    cos, sin = _tables(xp, _settled(xp, positions, x), rotary, x.shape[-1], dtype)
+    return tuple(cast(xp, _turned(xp, cast(xp, each, dtype), cos, sin, rotary), each.dtype) for each in arrays)
+
+
+def _checked(x: Any, positions: Any, rotary: Any, layout: str) -> ModuleType:
     check_layout(layout)
     if not isinstance(rotary, Rotary):
         raise TypeError(f"`rotary` must be a Rotary; got {describe(rotary)}")
@@ -112,7 +116,7 @@ def _checked(x: Any, positions: Any, rotary: Any, layout: str) -> tuple[ModuleTy
     check_dtypes(xp, x=x)
     if x.ndim < 2:
         raise ValueError(f"`x` must have at least the axes (L, D); got shape {tuple(x.shape)}")
-    return xp, positions
+    return xp
 
 
 def _settled(xp: ModuleType, positions: int | Array, x: Array) -> Array:

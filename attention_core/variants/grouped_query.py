@@ -13,7 +13,8 @@ from ..cache import Cache, SlidingCache
 from ..cache.base import Kept
 from ..cache.positions import check_padding, real, token_positions
 from ..masks import Mask, sliding_window
-from ..rotary import Rotary, rotate
+from ..rotary import Rotary
+from ..rotary.rotate import rotate_alike
 from ..values import static_int
 from .grouped_query_weights import check_weights, parameters_of
 from .layer import Layer, Parameter, check_inputs, option
@@ -211,7 +212,7 @@ class GroupedQueryAttention(Layer):
             gate = split_heads(xp, self.gate_proj(x), self.num_heads)
         query, key = _normed(xp, query, self.q_norm), _normed(xp, key, self.k_norm)
         if self.rotary is not None:
-            query, key = rotate(query, positions, self.rotary), rotate(key, positions, self.rotary)
+            query, key = rotate_alike(xp, (query, key), positions, self.rotary)
         return query, key, value, gate
 
     def _project_out(self, xp: ModuleType, out: Array, gate: Array | None) -> Array:
