@@ -71,6 +71,10 @@ class BloomAttention(Fused):
         depth = heads.shape[-1] // 3
         return heads[..., :depth], heads[..., depth : 2 * depth], heads[..., 2 * depth :]
 
+    def cached_sizes(self) -> tuple[int, int, int]:
+        depth = self.dense.weight.shape[-1] // self.num_heads
+        return self.num_heads, depth, depth
+
     def project_out(self, x: Array) -> Array:
         return self.dense(x)
 

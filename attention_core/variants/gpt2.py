@@ -131,5 +131,9 @@ class GPT2Attention(Fused):
             raise ValueError("this layer has `q_attn`: it is a cross-attention, and needs `x_2`")
         return super().project(x, x_2)
 
+    def cached_sizes(self) -> tuple[int, int, int]:
+        depth = self.c_proj.weight.shape[0] // self.num_heads
+        return self.num_heads, depth, depth
+
     def project_out(self, x: Array) -> Array:
         return self.c_proj(x)

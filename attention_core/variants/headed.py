@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, TypedDict, Unpack
+from typing import Any, TypeVar, Unpack
 
 from ..arrays import Array, array_namespace
-from ..attention import dot_product_attention
-from ..masks import causal
+from ..cache import Cache
 from ..problem import Result
+from .decoding import Decoding, attend_decoding, check_decoding, decoding_positions, empty_cache
+from .headed_call import HeadedCall, KeysValues, attention_result, with_causal
 from .layer import Layer, check_inputs
 from .linear import Linear, join_heads, split_heads
 
@@ -24,31 +25,7 @@ __all__ = [
 ]
 
 
-class KeysValues(NamedTuple):
-    """Keys ``(..., Hkv, Lk, D)`` and values ``(..., Hkv, Lk, Dv)``, projected once for many calls.
-
-    >>> import numpy as np
-    >>> import attention_np as attention
-    >>> from attention_core.variants import ProjectedAttention
-    >>> layer = attention.init(ProjectedAttention, np.random.default_rng(0), d_in=6, num_heads=3, d_head=2)
-    >>> prepared = layer.keys_values(np.ones((5, 6)))
-    >>> prepared.keys.shape, layer(np.ones((4, 6)), prepared).shape
-    ((3, 5, 2), (4, 6))
-    """
-
-    keys: Array
-    values: Array
-
-
-class HeadedCall(TypedDict, total=False):
-    """Arguments of a layer's call that go to :func:`dot_product_attention` as they are."""
-
-    mask: Any
-    bias: Any
-    dropout: Any
-    query_positions: int | Array
-    key_positions: int | Array
-    impl: str
+K = TypeVar("K", bound=Cache)
 
 
 class Headed(Layer):
@@ -92,6 +69,9 @@ class Headed(Layer):
         x: Array,
         x_2: Array | KeysValues | None = None,
         *,
+        cache: Cache | None = None,
+        lengths: int | Array | None = None,
+        padding: str = "right",
         return_weights: bool = False,
         **call: Unpack[HeadedCall],
     ) -> Any:
@@ -100,26 +80,40 @@ class Headed(Layer):
         ``x (..., L, d_in)`` asks, ``x_2 (..., L_2, d_in_2)`` answers: by default ``x`` itself; ``keys_values(x_2)``
         may stand in its place. ``mask``, ``bias``, ``dropout``, ``query_positions``, ``key_positions`` and ``impl`` are
         those of :func:`dot_product_attention`.
+
+        With a cache, of a causal layer, ``(out, cache)``: ``x`` follows what is cached, and the cache is longer by
+        ``L``. In a padded batch ``lengths (...)`` tokens of each item are real, the first ones or, with
+        ``padding="left"``, the last: padding is seen by nobody, and its rows of the output mean nothing.
         """
-        return self.attend(*self.project(x, x_2), return_weights=return_weights, **call)
+        if cache is None and lengths is None:
+            return self.attend(*self.project(x, x_2), return_weights=return_weights, **call)
+        if x_2 is not None or return_weights:
+            raise ValueError("`cache` and `lengths` are for self-attention: they go with neither `x_2` nor weights")
+        decoding: Decoding = {"cache": cache, "lengths": lengths, "padding": padding}
+        return self._decode(x, call, decoding)
+
+    def _decode(self, x: Array, call: HeadedCall, decoding: Decoding) -> Any:
+        check_decoding(x, self.causal, call, decoding)
+        queries, new = self.project(x, None)
+        positions = decoding_positions(x, decoding)
+        heads, cache = attend_decoding(queries, new, self.scale, self.with_own(call), positions, decoding)
+        out = self.project_out(join_heads(array_namespace(("x", x)), heads))
+        return out if cache is None else (out, cache)
+
+    def new_cache(self, kind: type[K], *, batch: tuple[int, ...] = (), **sizes: int) -> K:
+        """Return an empty cache of a class of ``cache`` for this layer, of the library and dtype of its weights.
+
+        ``sizes`` are the class's own: ``capacity`` of ``StaticCache``, ``page_size`` of ``PagedCache`` and so on.
+        """
+        return empty_cache(kind, next(iter(self.state_dict().values())), batch, self.cached_sizes(), sizes)
+
+    def cached_sizes(self) -> tuple[int, int, int]:
+        """Return the number of heads of keys and values, the keys' depth and the values'."""
+        raise NotImplementedError(f"{type(self).__qualname__} must define cached_sizes()")
 
     def with_own(self, call: HeadedCall) -> HeadedCall:
         """Return the call with the layer's own mask and bias besides those given."""
         return with_causal(call) if self.causal else call
-
-
-def with_causal(call: HeadedCall) -> HeadedCall:
-    """Return the call with later positions hidden too."""
-    mask = call.get("mask")
-    return {**call, "mask": causal() if mask is None else causal() & mask}
-
-
-def attention_result(
-    queries: Array, keys_values: KeysValues, scale: float | None, return_weights: bool, call: HeadedCall
-) -> Result:
-    """Return a ``Result`` in any case, with weights only where they are asked for."""
-    result = dot_product_attention(queries, *keys_values, scale=scale, return_weights=return_weights, **call)
-    return result if isinstance(result, Result) else Result(result)
 
 
 def heads_of(linear: Linear, heads: int, name: str, x: Array) -> Array:

@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import sqrt
 from types import ModuleType
-from typing import Any, ClassVar, NamedTuple, Self, Unpack
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar, Unpack
 
 from ..arrays import Array, array_namespace, broadcast_shapes, cast, common_dtype, compute_dtype, matmul, transpose
+from ..cache import Cache
 from ..problem import Result
 from ..rotary import Rotary, rotate
+from .decoding import Decoding, attend_decoding, check_decoding, decoding_positions, empty_cache
 from .headed import HeadedCall, KeysValues, attention_result, check_heads, heads_of, with_causal
 from .latent_weights import parameters_of, sizes_of
 from .layer import Layer, Parameter, check_inputs, option
@@ -19,6 +21,9 @@ from .named import check_named, named_arrays, under
 from .norm import RMSNorm
 
 __all__ = ["LatentAttention", "Latents"]
+
+
+K = TypeVar("K", bound=Cache)
 
 
 class Latents(NamedTuple):
@@ -140,6 +145,9 @@ class LatentAttention(Layer):
         latents: Latents | None = None,
         *,
         absorbed: bool = False,
+        cache: Cache | None = None,
+        lengths: int | Array | None = None,
+        padding: str = "right",
         return_weights: bool = False,
         **call: Unpack[HeadedCall],
     ) -> Any:
@@ -147,7 +155,15 @@ class LatentAttention(Layer):
 
         ``x`` stands at ``query_positions`` and attends to itself; or to ``latents``, which hold it too, at
         ``key_positions``. The other arguments are those of :func:`dot_product_attention`.
+
+        With a cache, ``(out, cache)``, in the absorbed form: of each token the cache of ``new_cache`` holds one key,
+        the latents side by side, and one value, the first of them. In a padded batch ``lengths (...)`` tokens of each
+        item are real, the first ones or, with ``padding="left"``, the last.
         """
+        if cache is not None or lengths is not None:
+            if latents is not None or return_weights:
+                raise ValueError("`cache` and `lengths` go with neither `latents` nor weights")
+            return self._decode(x, call, {"cache": cache, "lengths": lengths, "padding": padding})
         positions = call.get("query_positions", 0)
         if latents is None:
             latents, call["key_positions"] = self.latents(x, positions), positions
@@ -169,18 +185,39 @@ class LatentAttention(Layer):
         )
         return self._out(xp, result.out, result.weights, return_weights)
 
+    def new_cache(self, kind: type[K], *, batch: tuple[int, ...] = (), **sizes: int) -> K:
+        """Return an empty cache of a class of ``cache``, which holds latents; ``sizes`` are the class's own."""
+        shape = (1, self._rank + self._turning, self._rank)
+        return empty_cache(kind, self.o_proj.weight, batch, shape, sizes)
+
+    def _decode(self, x: Array, call: HeadedCall, decoding: Decoding) -> Any:
+        check_decoding(x, self.causal, call, decoding)
+        positions = decoding_positions(x, decoding)
+        queries, latents = self.queries(x, positions), self.latents(x, positions)
+        wide, shared, to_values = self._absorb(queries, latents)
+        call = with_causal(call) if self.causal else call
+        heads, cache = attend_decoding(wide, shared, self._scale(queries), call, positions, decoding)
+        xp = array_namespace(("x", x))
+        out = self.o_proj(join_heads(xp, _product(xp, heads, to_values)))
+        return out if cache is None else (out, cache)
+
     def _absorbed(self, queries: Array, latents: Latents, return_weights: bool, call: HeadedCall) -> Any:
+        xp = array_namespace(("queries", queries))
+        wide, shared, to_values = self._absorb(queries, latents)
+        result = attention_result(wide, shared, self._scale(queries), return_weights, call)
+        return self._out(xp, _product(xp, result.out, to_values), result.weights, return_weights)
+
+    def _absorb(self, queries: Array, latents: Latents) -> tuple[Array, KeysValues, Array]:
+        """Return queries of latents, the one head of latents that they read, and ``(H, rank, d_v)`` for what comes."""
         xp, split = array_namespace(("queries", queries)), queries.shape[-1] - self._turning
         weight = self.kv_b_proj.weight
         check_heads(weight.shape[0], self.num_heads)
         by_head = xp.reshape(weight, (self.num_heads, -1, weight.shape[-1]))
-        to_keys, to_values = by_head[:, :split, :], by_head[:, split:, :]
-        inner = _product(xp, queries[..., :split], to_keys)
+        inner = _product(xp, queries[..., :split], by_head[:, :split, :])
         wide = xp.concat(_of_one_dtype(xp, inner, queries[..., split:]), axis=-1)
         keys = xp.concat(_of_one_dtype(xp, *latents), axis=-1)[..., None, :, :]
         shared = KeysValues(keys, latents.compressed[..., None, :, :])
-        result = attention_result(wide, shared, self._scale(queries), return_weights, call)
-        return self._out(xp, _product(xp, result.out, transpose(xp, to_values)), result.weights, return_weights)
+        return wide, shared, transpose(xp, by_head[:, split:, :])
 
     def _out(self, xp: ModuleType, heads: Array, weights: Array | None, return_weights: bool) -> Any:
         out = self.o_proj(join_heads(xp, heads))

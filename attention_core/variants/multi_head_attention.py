@@ -10,8 +10,8 @@ from typing import Any, ClassVar, Self, Unpack
 from ..arrays import Array, array_namespace, cast, common_dtype, device_of
 from ..problem import Result
 from .added_keys import attend_with_added
-from .headed import Headed, HeadedCall, KeysValues, attention_result, check_heads, heads_of, shape_of
-from .layer import Normal, Parameter, Uniform, option
+from .headed import HeadedCall, KeysValues, attention_result, check_heads, heads_of, shape_of
+from .layer import Layer, Normal, Parameter, Uniform, option
 from .linear import Linear, join_heads
 from .named import check_named, named_arrays, under
 
@@ -21,7 +21,7 @@ SEPARATE = ("q_proj_weight", "k_proj_weight", "v_proj_weight")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class MultiHeadAttention(Headed):
+class MultiHeadAttention(Layer):
     """``torch.nn.MultiheadAttention``: ``out_proj(attention(query W_q^T, key W_k^T, value W_v^T))``, head by head.
 
     ``query (..., L, embed_dim)``, ``key (..., L_2, kdim)``, ``value (..., L_2, vdim)`` give ``(..., L, embed_dim)``.
@@ -59,7 +59,6 @@ class MultiHeadAttention(Headed):
     add_zero_attn: bool = option(default=False)
 
     size_names: ClassVar[tuple[str, ...]] = ("embed_dim", "num_heads")
-    scale: ClassVar[None] = None  # type: ignore[misc]  # no option of this layer
 
     @classmethod
     def parameters(
@@ -108,15 +107,13 @@ class MultiHeadAttention(Headed):
         return named_arrays(self)
 
     def queries(self, x: Array) -> Array:
+        """Return the queries ``(..., H, L, D)`` of ``query``."""
         return heads_of(self._linear(0), self.num_heads, "query", x)
 
     def keys_values(self, x_2: Array, value: Array | None = None) -> KeysValues:
         """Return keys of ``key`` and values of ``value``, by default of ``key`` too; a later call takes them."""
         keys = heads_of(self._linear(1), self.num_heads, "key", x_2)
         return KeysValues(keys, heads_of(self._linear(2), self.num_heads, "value", x_2 if value is None else value))
-
-    def project_out(self, x: Array) -> Array:
-        return self.out_proj(x)
 
     def __call__(
         self,
@@ -144,6 +141,7 @@ class MultiHeadAttention(Headed):
     def attend(
         self, queries: Array, keys_values: KeysValues, *, return_weights: bool = False, **call: Unpack[HeadedCall]
     ) -> Any:
+        """Return ``(..., L, embed_dim)`` for queries, keys and values that are projected already."""
         xp = array_namespace(("queries", queries))
         added = self._added(keys_values)
         if added is None:

@@ -107,6 +107,10 @@ class ProjectedAttention(Headed):
     def keys_values(self, x_2: Array) -> KeysValues:
         return KeysValues(*(heads_of(linear, self.num_heads, "x_2", x_2) for linear in (self.key, self.value)))
 
+    def cached_sizes(self) -> tuple[int, int, int]:
+        keys, values = (part.weight.shape[0] // self.num_heads for part in (self.key, self.value))
+        return self.num_heads, keys, values
+
     def project_out(self, x: Array) -> Array:
         return self.out(x)
 
