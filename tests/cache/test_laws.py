@@ -4,6 +4,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from attention_core.cache import GrowingCache, StaticCache
 from tests.cache.kinds import KINDS, LENGTH, alone, each_alone, growing, layer, shared, sliding, static, tokens
@@ -153,3 +155,34 @@ def test_biases_and_masks_go_by_positions() -> None:
             out, cache = made(x[:, start:stop], cache=cache, **call)
             outs.append(out)
         np.testing.assert_allclose(np.concatenate(outs, axis=-2), whole, rtol=0, atol=1e-12, err_msg=kind)
+
+
+@st.composite
+def chunks(draw: st.DrawFn) -> tuple[str, list[tuple[int, list[int], str]]]:
+    """A cache, and calls: how many tokens, how many are real in each of two sequences, and where padding stands."""
+    counts = draw(st.lists(st.integers(0, 4), min_size=1, max_size=5).filter(lambda each: sum(each) <= LENGTH))
+    real = [[draw(st.integers(0, count)) for _ in range(2)] for count in counts]
+    sides = [draw(st.sampled_from(["right", "left"])) for _ in counts]
+    return draw(st.sampled_from(sorted(KINDS))), list(zip(counts, real, sides, strict=True))
+
+
+@settings(max_examples=30)
+@given(chunks())
+def test_any_calls_on_any_cache_are_one_call_without(case: Any) -> None:
+    kind, calls = case
+    window, empty = KINDS[kind]
+    made, x, taken = layer(window), tokens((2,)), [0, 0]
+    cache, outs = empty(made, (2,)), ([], [])
+    for count, real, side in calls:
+        now, at = np.full((2, count, x.shape[-1]), np.inf), [slice(0, n) for n in real]
+        if side == "left":
+            at = [slice(count - n, count) for n in real]
+        for n in range(2):
+            now[n, at[n]] = x[n, taken[n] : taken[n] + real[n]]
+            taken[n] += real[n]
+        with np.errstate(invalid="ignore"):
+            out, cache = made(now, cache=cache, lengths=np.array(real), padding=side)
+        for n in range(2):
+            outs[n].append(out[n, at[n]])
+    for n in range(2):
+        np.testing.assert_allclose(np.concatenate(outs[n]), made(x[n, : taken[n]]), rtol=0, atol=1e-12)

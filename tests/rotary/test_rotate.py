@@ -175,3 +175,23 @@ def test_under_jax_it_maps_and_differentiates_as_the_transpose() -> None:
     mapped, gradient = both(x, POSITIONS, cotangent)
     np.testing.assert_allclose(mapped, rotate(X, POSITIONS, kind), rtol=0, atol=2e-6)
     np.testing.assert_allclose(gradient, rotate(cotangent.astype(float), -POSITIONS, kind), rtol=0, atol=2e-6)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_is_what_is_written_with_torch(kind: Rotary) -> None:
+    """Half-split pairs by `cos x + sin rotate_half(x)`, neighbours as complex numbers."""
+    import torch
+
+    x, positions, dim = torch.tensor(X), torch.tensor(POSITIONS % 4096), kind.dim or X.shape[-1]
+    angles = positions[:, None, :, None] * kind.base ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
+    part, rest = x[..., :dim], x[..., dim:]
+    if kind.interleaved:
+        turning = torch.polar(torch.ones_like(angles), angles)
+        turned = torch.view_as_real(torch.view_as_complex(part.unflatten(-1, (-1, 2))) * turning).flatten(-2)
+    else:
+        one, two = part.chunk(2, dim=-1)
+        cos, sin = (torch.cat([table, table], dim=-1) for table in (angles.cos(), angles.sin()))
+        turned = part * cos + torch.cat([-two, one], dim=-1) * sin
+    out = rotate(x, positions, kind)
+    torch.testing.assert_close(out, torch.cat([turned, rest], dim=-1), rtol=0, atol=1e-11)
