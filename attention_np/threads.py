@@ -156,12 +156,19 @@ def _pool(size: int) -> Callable[[Job, int], list[Future[None]]]:
 def _one_blas_thread() -> Iterator[None]:
     """Hold BLAS at one thread while any call computes: counted, so that calls of several threads end in any order."""
     counted: list[bool] = []
+    interrupt: KeyboardInterrupt | None = None
     try:
         _hold_blas(counted)
         yield
     finally:
-        if counted:
-            _release_blas()
+        while True:
+            try:
+                _release_blas(counted)
+                break
+            except KeyboardInterrupt as error:  # BLAS comes back first
+                interrupt = error
+    if interrupt is not None:
+        raise interrupt
 
 
 def _hold_blas(counted: list[bool]) -> None:
@@ -173,9 +180,11 @@ def _hold_blas(counted: list[bool]) -> None:
         counted.append(True)
 
 
-def _release_blas() -> None:
+def _release_blas(counted: list[bool]) -> None:
     with _STATE.lock:
-        _STATE.holders -= 1
+        if counted:
+            _STATE.holders -= 1
+            counted.clear()
         if _STATE.holders == 0:
             _restore_blas()
 

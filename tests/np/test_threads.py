@@ -1,10 +1,15 @@
 """The pool: the same bits for any number of threads, BLAS limits that come back, and nothing that hangs."""
 
+import multiprocessing
 import os
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -157,3 +162,85 @@ def test_the_number_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) 
 def test_a_wrong_number_is_refused(wrong: Any, error: type[Exception]) -> None:
     with pytest.raises(error, match="number"):
         threads.set_num_threads(wrong)
+
+
+INTERRUPTED = """
+import os, signal
+os.environ["OPENBLAS_NUM_THREADS"] = "2"
+import numpy as np
+from attention_np import dot_product_attention, masks, threads
+signal.signal(signal.SIGALRM, signal.default_int_handler)
+threads.set_num_threads(2)
+x = np.random.default_rng(0).standard_normal((4, 1500, 16)).astype(np.float32)
+before = [each["num_threads"] for each in threads.blas_controller().info()]
+expected = dot_product_attention(x, x, x, impl="tiled")
+hits = 0
+for delay in (0.0005, 0.002, 0.005, 0.01, 0.02) * 4:
+    try:
+        signal.setitimer(signal.ITIMER_REAL, delay)
+        while True:
+            dot_product_attention(x, x, x, impl="tiled")
+    except KeyboardInterrupt:
+        hits += 1
+    assert [each["num_threads"] for each in threads.blas_controller().info()] == before
+    assert threads._STATE.holders == 0 and not threads._STATE.before
+    assert (dot_product_attention(x, x, x, impl="tiled") == expected).all()
+print(hits)
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system cannot interrupt at a given moment")
+def test_control_c_at_any_moment_gives_blas_back(fresh_python: Callable[..., str]) -> None:
+    assert fresh_python(INTERRUPTED).split() == ["20"]
+
+
+POOLED = """
+import multiprocessing, sys, numpy as np
+from concurrent.futures import ProcessPoolExecutor
+from attention_np import dot_product_attention, threads
+def call(seed):
+    x = np.random.default_rng(seed).standard_normal((4, 600, 16)).astype(np.float32)
+    return dot_product_attention(x, x, x, impl="tiled")
+if __name__ == "__main__":
+    threads.set_num_threads(2)
+    expected = [call(seed) for seed in range(3)]
+    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context(sys.argv[1])) as pool:
+        found = list(pool.map(call, range(3)))
+    print(all((a == b).all() for a, b in zip(found, expected)))
+"""
+
+
+@pytest.mark.parametrize("method", multiprocessing.get_all_start_methods())
+def test_other_processes_give_the_same_bits(method: str, tmp_path: Path) -> None:
+    script = tmp_path / "pooled.py"
+    script.write_text(POOLED, encoding="utf-8")
+    root = Path(__file__).resolve().parents[2]
+    command = [sys.executable, "-W", "ignore", str(script), method]
+    env = {**os.environ, "PYTHONPATH": str(root)}
+    done = subprocess.run(command, check=False, cwd=root, env=env, capture_output=True, text=True)
+    assert done.stdout.split() == ["True"], done.stderr
+
+
+def test_a_number_left_by_an_interrupt_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Library:
+        number = 8
+
+        def get_num_threads(self) -> int:
+            return self.number
+
+        def set_num_threads(self, number: int) -> None:
+            self.number = number
+            if interrupts:
+                raise interrupts.pop()
+
+    library, interrupts = Library(), [KeyboardInterrupt()]
+    monkeypatch.setattr(threads, "_STATE", threads._State())
+    threads._STATE.shared = [library]
+    with pytest.raises(KeyboardInterrupt):
+        threads.run_jobs([], 1)  # while the limit is set
+    seen: list[int] = []
+    threads.run_jobs([lambda: seen.append(library.number)], 1)
+    assert (seen, library.number, threads._STATE.before) == ([1], 8, [])
+    with pytest.raises(KeyboardInterrupt):
+        threads.run_jobs([lambda: interrupts.append(KeyboardInterrupt())], 1)  # while it is given back
+    assert (library.number, threads._STATE.before, threads._STATE.holders) == (8, [], 0)
