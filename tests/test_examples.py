@@ -132,3 +132,28 @@ def test_numpy_and_a_compiled_scan_write_the_same_words(run: Callable[..., str])
     assert written["NumPy"] == written["JAX"]
     assert all(len(set(line.split("|")[1].split())) > 2 for line in written["JAX"]), "it only repeats itself"
     assert lines[-1] == "the same words: True"
+
+
+@pytest.mark.slow
+def test_a_decoder_learns_to_copy(run: Callable[..., str]) -> None:
+    for needed in ("jax", "optax"):
+        pytest.importorskip(needed, reason=f"the example needs {needed}")
+    text = run("copy_task", "--steps", "100")
+    losses = [float(found) for found in re.findall(r"^step.* loss ([\d.]+)", text, re.MULTILINE)]
+    assert losses[0] > 2 > 0.1 > losses[-1]
+    share = re.search(r"by itself: ([\d.]+)% of the symbols are right", text)
+    assert share is not None
+    assert float(share[1]) > 99
+    read, wrote = re.findall(r"^(?:read|wrote) +([\d ]+)$", text, re.MULTILINE)
+    assert read == wrote
+
+
+def test_heads_are_drawn(run: Callable[..., str], tmp_path: Path) -> None:
+    image = pytest.importorskip("matplotlib.image", reason="matplotlib is of the `test` and `docs` extras")
+    file = tmp_path / "heads.png"
+    text = run("head_maps", "--file", str(file))
+    assert f"drew {file}" in text
+    bloom = [float(tokens) for tokens in re.findall(r"[\d.]+", text.split("BLOOM")[1].splitlines()[0])]
+    assert len(bloom) == 6
+    assert bloom[4] < bloom[0] < bloom[5] < bloom[1], "steeper slopes must look less far"
+    assert np.ptp(image.imread(file)[..., :3], axis=(0, 1)).min() > 0.5
