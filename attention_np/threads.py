@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
 
-__all__ = ["get_num_threads", "run_jobs", "set_num_threads"]
+from .helper import Helper, Job, join, serve
 
-Job = Callable[[], None]
+__all__ = ["get_num_threads", "run_jobs", "set_num_threads"]
 
 
 class _State:
@@ -25,7 +25,7 @@ class _State:
     def __init__(self, number: int | None = None) -> None:
         self.lock = threading.Lock()
         self.number = number
-        self.pool: ThreadPoolExecutor | None = None
+        self.tasks: SimpleQueue[Helper] = SimpleQueue()
         self.pool_size = 0
         self.holders = 0
         self.controller: Any = None
@@ -83,17 +83,18 @@ def run_jobs(jobs: Iterable[Job], number: int) -> None:
     """
     with _one_blas_thread():
         queue = _Queue(jobs)
-        helpers = _pool(number - 1)(queue.work, number - 1) if number > 1 else []
+        helpers: list[Helper] = []
         try:
+            _send(queue.work, number - 1, helpers)
             queue.work()
         except BaseException:
             queue.stop()
             raise
         finally:
-            _join(helpers)
+            join(helpers)
         for helper in helpers:
-            if not helper.cancelled():
-                helper.result()
+            if helper.error is not None:
+                raise helper.error
 
 
 class _Queue:
@@ -121,35 +122,20 @@ class _Queue:
             raise
 
 
-def _join(helpers: list[Future[None]]) -> None:
-    """Wait until no helper touches the call's arrays; an interrupt while waiting is raised after that."""
-    interrupt: BaseException | None = None
-    for helper in helpers:
-        helper.cancel()
-    for helper in helpers:
-        while not helper.done():
+def _send(job: Job, copies: int, helpers: list[Helper]) -> None:
+    """Give copies of a job to the pool, which grows to as many threads; each is in ``helpers`` before it may begin."""
+    if copies < 1:
+        return
+    with _STATE.lock:
+        while _STATE.pool_size < copies:
             try:
-                helper.exception(timeout=None)
-            except (KeyboardInterrupt, SystemExit) as error:
-                interrupt = error
-    if interrupt is not None:
-        raise interrupt
-
-
-def _pool(size: int) -> Callable[[Job, int], list[Future[None]]]:
-    def submit(job: Job, copies: int) -> list[Future[None]]:
-        with _STATE.lock:
-            if _STATE.pool is None or _STATE.pool_size < size:
-                old, _STATE.pool_size = _STATE.pool, size
-                _STATE.pool = ThreadPoolExecutor(size, thread_name_prefix="array-attention")
-                if old is not None:
-                    old.shutdown(wait=False)
-            try:
-                return [_STATE.pool.submit(job) for _ in range(copies)]
+                threading.Thread(target=serve, args=(_STATE.tasks,), name="array-attention", daemon=True).start()
             except RuntimeError:  # the interpreter is ending: the caller does the work alone
-                return []
-
-    return submit
+                break
+            _STATE.pool_size += 1
+    for _ in range(copies):
+        helpers.append(Helper(job))
+        _STATE.tasks.put(helpers[-1])
 
 
 @contextmanager
