@@ -112,7 +112,7 @@ class DifferentialAttention(Layer):
         """Make the layer of named weights; ``options`` are the layer's, whether there are biases the names tell."""
         if options.get("pairing", "neighbours") not in PAIRINGS:
             raise ValueError(f"`pairing` must be one of {', '.join(PAIRINGS)}; got {options['pairing']!r}")
-        out = "o_proj" if out_name is None and "o_proj.weight" in weights else (out_name or "out_proj")
+        out = out_name or next((name for name in OUTPUTS if f"{name}.weight" in weights), OUTPUTS[0])
         width, d_in = shape_of(weights, "q_proj.weight")
         check_heads(width, num_heads)
         expected = cls.parameters(

@@ -7,6 +7,7 @@ from typing import Any
 from conformance.record.models import Model, Wrong
 from conformance.record.models_decoders import decoders
 from conformance.record.models_latent import differential, latent
+from conformance.record.models_rotations import rotations
 from conformance.record.models_tools import (
     additive,
     by_head_as_thirds,
@@ -32,6 +33,7 @@ def models() -> Iterator[Model]:
     yield from _t5()
     yield from _cross()
     yield from decoders()
+    yield from rotations()
     yield from latent()
     yield differential()
 

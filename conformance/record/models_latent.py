@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from math import log, sqrt
 from typing import Any
 
 from conformance.record.models import Model, Wrong
@@ -19,18 +20,36 @@ def latent() -> Iterator[Model]:
         "hidden_size": WIDTH, "num_attention_heads": 3, "num_key_value_heads": 3, "kv_lora_rank": 8,
         "qk_nope_head_dim": 6, "qk_rope_head_dim": 4, "v_head_dim": 5,
     }  # fmt: skip
-    for name, module, table, config in (
+    yarn = {
+        "rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "beta_fast": 8.0, "beta_slow": 1.0,
+        "original_max_position_embeddings": 32, "mscale": 1.0, "mscale_all_dim": 1.0,
+    }  # fmt: skip
+    scaling = {"yarn": {"args": [4.0, 32], "beta_fast": 8.0, "mscale": 1.0, "mscale_all_dim": 1.0}}
+    stretched = {
+        "rotary": {"base": 100.0, "interleaved": True, "scaling": scaling},
+        "scale": (0.1 * log(4.0) + 1) ** 2 / sqrt(10),
+    }
+    for name, module, table, config, options in (
         (
             "deepseek-v2-lite",
             DeepseekV2Attention,
             DeepseekV2RotaryEmbedding,
             DeepseekV2Config(**sizes, q_lora_rank=None, **EAGER),
+            {},
         ),
         (
             "deepseek-v3",
             DeepseekV3Attention,
             DeepseekV3RotaryEmbedding,
             DeepseekV3Config(**sizes, q_lora_rank=7, **EAGER),
+            {},
+        ),
+        (
+            "deepseek-v3-yarn",
+            DeepseekV3Attention,
+            DeepseekV3RotaryEmbedding,
+            DeepseekV3Config(**sizes, q_lora_rank=7, rope_parameters=yarn, **EAGER),
+            stretched,
         ),
     ):
         last = "q_proj" if config.q_lora_rank is None else "q_b_proj"
@@ -44,7 +63,7 @@ def latent() -> Iterator[Model]:
             name,
             f"transformers: {module.__name__}, q_lora_rank {config.q_lora_rank}",
             "LatentAttention",
-            {"num_heads": 3},
+            {"num_heads": 3} | options,
             {"x": (2, LENGTH, WIDTH)},
             partial(module, config, layer_idx=0),
             run_with(partial(table, config)),

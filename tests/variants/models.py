@@ -69,7 +69,8 @@ class Case:
 def case(name: str) -> Case:
     """Read one case."""
     about = json.loads((FOLDER / f"{name}.json").read_text())
-    return Case(about, tensors.load((FOLDER / f"{name}.safetensors").read_bytes()))
+    arrays = tensors.load((FOLDER / f"{name}.safetensors").read_bytes())
+    return Case(about, dict(sorted(arrays.items())))
 
 
 def _options(given: dict[str, Any]) -> dict[str, Any]:
@@ -83,10 +84,10 @@ def _options(given: dict[str, Any]) -> dict[str, Any]:
     return options
 
 
-def _rotary(base: float, scaling: dict[str, Any] | None = None) -> Rotary:
+def _rotary(base: float, scaling: dict[str, Any] | None = None, **pairs: Any) -> Rotary:
     if scaling is None:
-        return Rotary(base)
+        return Rotary(base, **pairs)
     ((name, arguments),) = scaling.items()
     positional = arguments.get("args", [])
     named = {key: value for key, value in arguments.items() if key != "args"}
-    return Rotary(base, scaling=getattr(rotary, name)(*positional, **named))
+    return Rotary(base, scaling=getattr(rotary, name)(*positional, **named), **pairs)

@@ -1,11 +1,18 @@
 """Our layers give what the attention of real models gives, with its weights by its names, on every array library."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from .models import EPS, NAMES, Case, case
+from attention_core.variants import T5Attention
+from conformance import tensors
+
+from .models import EPS, FOLDER, NAMES, Case, case
 from .samples import DTYPES, Library, has_bfloat16
 
 LIBRARIES = [
@@ -13,6 +20,7 @@ LIBRARIES = [
     pytest.param(Library("array_api_strict"), id="array_api_strict"),
     pytest.param(Library("torch"), id="torch", marks=pytest.mark.torch),
 ]
+OPTIONAL = ("relative_attention_bias.weight", "o_proj.weight")  # the latter is `out_proj` elsewhere
 COMPILED_QUICKLY = ("deepseek-v3",)
 every_model = pytest.mark.parametrize("name", NAMES)
 in_jax = pytest.mark.parametrize(
@@ -32,8 +40,9 @@ def check(recorded: Case, out: np.ndarray, dtype: str) -> None:
     assert recorded.difference(out) <= recorded.tolerance(dtype), recorded.diagnosis(out)
 
 
-def test_at_least_twelve_models_are_recorded() -> None:
-    assert len({case(name).about["source"] for name in NAMES}) >= 12
+def test_twenty_seven_modules_are_recorded() -> None:
+    assert len(NAMES) == 27
+    assert len({case(name).about["source"] for name in NAMES}) >= 25
 
 
 @every_model
@@ -84,13 +93,61 @@ def test_missing_unexpected_and_misshapen_weights_are_named(name: str) -> None:
     def load(changed: dict[str, np.ndarray]) -> None:
         Case(recorded.about, {f"weights/{each}": x for each, x in changed.items()}).layer()
 
-    first, more = next(each for each, x in weights.items() if x.ndim == 2), {"rotary_emb.inv_freq": np.ones(3)}
-    with pytest.raises(ValueError, match=first.replace(".", r"\.")):
-        load({each: x for each, x in weights.items() if each != first})
-    with pytest.raises(ValueError, match=rf"`{first}` must"):
-        load({**weights, first: weights[first][None]})
+    for each in sorted(each for each, x in weights.items() if x.ndim == 2 and each not in OPTIONAL):
+        with pytest.raises(ValueError, match=each.replace(".", r"\.")):
+            load({other: x for other, x in weights.items() if other != each})
+        with pytest.raises(ValueError, match=rf"`{each}` must"):
+            load({**weights, each: weights[each][None]})
     with pytest.raises(ValueError, match=r"not expected: \['rotary_emb.inv_freq'\]"):
-        load(weights | more)
+        load(weights | {"rotary_emb.inv_freq": np.ones(3)})
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if "x_2" in case(name).about["inputs"]])
+def test_keys_and_values_are_projected_once_for_many_calls(name: str) -> None:
+    recorded = case(name)
+    layer, (x, x_2) = recorded.layer(), recorded.part("inputs").values()
+    prepared = layer.keys_values(x_2)
+    for start in (0, 2):
+        out = recorded.call(layer, x[:, start:], prepared)
+        np.testing.assert_allclose(out, recorded.out[:, start:], rtol=0, atol=recorded.tolerance("float64"))
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if case(name).about["layer"] != "GroupedQueryAttention"])
+def test_weights_of_a_query_sum_to_one(name: str) -> None:
+    recorded = case(name)
+    layer, inputs = recorded.layer(), recorded.part("inputs").values()
+    result = recorded.call(layer, *inputs, return_weights=True)
+    check(recorded, result.out, "float64")
+    whole = 1 - float(layer.factor()) if name == "diffllama" else 1.0
+    np.testing.assert_allclose(result.weights.sum(-1), np.full(result.weights.shape[:-1], whole), rtol=1e-12)
+
+
+def test_later_layers_of_t5_take_the_bias_of_the_first() -> None:
+    recorded = case("t5-decoder")
+    first = recorded.layer()
+    weights = {name: x for name, x in first.state_dict().items() if name != "relative_attention_bias.weight"}
+    later = T5Attention.from_state_dict(weights, num_heads=3, causal=True)
+    (x,) = recorded.part("inputs").values()
+    check(recorded, later(x, bias=first.position_bias()), "float64")
+    assert recorded.difference(later(x)) > 0.1
+    with pytest.raises(ValueError, match="this layer has no `relative_attention_bias`"):
+        later.position_bias()
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+def test_the_packages_give_what_is_recorded(tmp_path: Path) -> None:
+    for package in ("transformers", "diffusers"):
+        pytest.importorskip(package, reason=f"recording needs {package}")
+    command = [sys.executable, "-m", "conformance.record.models", str(tmp_path)]
+    environment = {**os.environ, "ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE"}
+    subprocess.run(command, check=True, cwd=FOLDER.parents[2], env=environment, capture_output=True)
+    for name in NAMES:
+        again = tensors.load((tmp_path / f"{name}.safetensors").read_bytes())
+        recorded = case(name)
+        assert set(again) == set(recorded.arrays)
+        for each, x in recorded.arrays.items():
+            np.testing.assert_allclose(again[each], x, rtol=0, atol=1e-12 * max(1.0, np.abs(x).max(initial=0)))
 
 
 @every_model
@@ -102,10 +159,10 @@ def test_gradients_by_torch(name: str) -> None:
     given = {each: torch.from_numpy(x.copy()).requires_grad_() for each, x in recorded.part("inputs").items()}
     layer = recorded.layer(lambda x: torch.from_numpy(x.copy()).requires_grad_())
     out = recorded.call(layer, *given.values())
-    tensors = {**given, **layer.state_dict()}
+    leaves = {**given, **layer.state_dict()}
     cotangent = torch.from_numpy(recorded.arrays["cotangent"].copy())
-    gradients = torch.autograd.grad((out * cotangent).sum(), list(tensors.values()))
-    check_gradients(recorded, dict(zip(tensors, gradients, strict=True)))
+    gradients = torch.autograd.grad((out * cotangent).sum(), list(leaves.values()))
+    check_gradients(recorded, dict(zip(leaves, gradients, strict=True)))
 
 
 @in_jax
