@@ -8,7 +8,7 @@ import pytest
 
 from attention_core import masks
 from attention_core.problem import make_problem
-from attention_np import exponent, forward, heads, lazy, plan, tile
+from attention_np import decode, exponent, forward, heads, lazy, plan, quick, tile
 from attention_np.plan import TileShape
 
 from .problems import Case
@@ -48,6 +48,15 @@ def run_checks() -> None:
     check(Case(low_problem(softcap=3000.0), TileShape(4, 8, 8), few=False), 1e3)
     check(Case(growing_problem(), TileShape(4, 8, 8), few=False), 100)
     check(Case(random_problem(sinks=np.array([1.0, 2.0])), TileShape(8, 8, 4), few=False))
+    check(Case(random_problem(mask=masks.causal(), query_positions=40), TileShape(23, 29, 29), few=True))
+    check(Case(window_of_one_query(), TileShape(1, 8, 8), few=True))
+
+
+def window_of_one_query() -> Any:
+    """The keys before and after the window would change the result."""
+    rng = np.random.default_rng(3)
+    q, k, v = (rng.standard_normal((2, n, 6)) for n in (1, 29, 29))
+    return make_problem(q, k, v, mask=masks.sliding_window(7, 0), query_positions=20)
 
 
 def wrong_bound(patch: pytest.MonkeyPatch) -> None:
@@ -136,10 +145,44 @@ def bound_before_the_cap(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(forward, "_bound", uncapped)
 
 
+def clamp_forgotten_above(patch: pytest.MonkeyPatch) -> None:
+    original = np.clip
+
+    def unclamped(x: Any, low: Any, high: Any, out: Any = None) -> Any:
+        return original(x, low, high) if out is None else np.maximum(x, low, out=out)
+
+    patch.setattr(np, "clip", unclamped)
+
+
+def decode_sees_all_keys(patch: pytest.MonkeyPatch) -> None:
+    original = decode._seen_by_all
+    patch.setattr(decode, "_seen_by_all", lambda each: original(each) and (0, 29))
+
+
+def decode_off_by_one(patch: pytest.MonkeyPatch) -> None:
+    original = decode._seen_by_all
+
+    def shifted(each: Any) -> Any:
+        found = original(each)
+        return found and (found[0], found[1] - 1)
+
+    patch.setattr(decode, "_seen_by_all", shifted)
+
+
+def quick_lse_without_its_shift(patch: pytest.MonkeyPatch) -> None:
+    original = quick.quick_attention
+
+    def wrong(p: Any, *, lse: bool) -> Any:
+        found = original(p, lse=lse)
+        return found and found._replace(lse=np.zeros_like(found.lse))
+
+    patch.setattr(decode, "quick_attention", wrong)
+
+
 MUTANTS: tuple[Patch, ...] = (
     wrong_bound, bound_of_the_first_keys, no_rescale, stale_scores, mask_forgotten, tile_off_by_one,
     full_range_too_wide, last_key_left_out, rows_trimmed_too_far, sink_forgotten, scale_forgotten, base_mixed_up,
-    bound_before_the_cap,
+    bound_before_the_cap, clamp_forgotten_above, decode_sees_all_keys, decode_off_by_one, quick_lse_without_its_shift,
 )  # fmt: skip
 
 
