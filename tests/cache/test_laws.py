@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attention_core.cache import GrowingCache, StaticCache
-from tests.cache.kinds import KINDS, LENGTH, alone, each_alone, growing, layer, shared, sliding, static, tokens
+from tests.cache.kinds import KINDS, LENGTH, alone, each_alone, growing, layer, paged, shared, sliding, static, tokens
 from tests.variants.samples import LIGHT, Library
 
 SPLITS = [(7,), (1,) * 7, (3, 1, 1, 2), (2, 5), (4, 0, 3), (6, 1)]
@@ -75,7 +75,9 @@ def test_padded_chunks_of_unequal_lengths_are_each_sequence_alone(kind: str, pad
 
 
 @pytest.mark.parametrize("batch", [(), (3,), (2, 1)])
-@pytest.mark.parametrize(("window", "empty"), [(False, growing), (False, static), (True, sliding), (True, growing)])
+@pytest.mark.parametrize(
+    ("window", "empty"), [(False, growing), (False, static), (True, sliding), (True, growing), (True, paged)]
+)
 def test_a_shared_prompt_is_as_if_every_sequence_had_its_own(batch: Any, window: bool, empty: Any) -> None:
     made, prompt, x = layer(window), tokens((), 5), tokens(batch)
     outs, cache = run(made, shared(made, empty(made, batch), prompt), x, (3, 1, 3))
