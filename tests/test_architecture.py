@@ -23,8 +23,8 @@ MAY_IMPORT = {
 }
 # What only a function of the conformance package may import: every framework, ours too.
 LAZY_IN_CONFORMANCE = {
-    "attention_core", "attention_np", "attention_jax", "array_api_compat", "array_api_strict", "equinox", "flax", "jax",
-    "keras", "mlx", "onnx", "onnxruntime", "tokamax", "torch",
+    "array_api_compat", "array_api_strict", "attention_core", "attention_jax", "attention_np", "diffusers", "equinox",
+    "flax", "jax", "keras", "mlx", "onnx", "onnxruntime", "tokamax", "torch", "transformers",
 }  # fmt: skip
 MAY_IMPORT_TORCH = ("conformance/record/", "conformance/record.py", "conformance/adapters/torch")
 

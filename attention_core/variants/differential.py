@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import exp
 from types import ModuleType
-from typing import Any, ClassVar, Self, Unpack
+from typing import Any, ClassVar, Self, TypeVar, Unpack
 
 from ..arrays import Array, array_namespace, cast, compute_dtype, device_of
+from ..cache import Cache
 from ..problem import Result
 from ..rotary import Rotary, rotate
+from .decoding import Decoding, attend_decoding, check_decoding, decoding_positions, empty_cache
 from .headed import HeadedCall, KeysValues, attention_result, check_heads, heads_of, shape_of, with_causal
 from .layer import Layer, Normal, Parameter, Uniform, option
 from .linear import Linear, join_heads
@@ -18,6 +20,8 @@ from .named import check_named, named_arrays, under
 from .norm import RMSNorm
 
 __all__ = ["DifferentialAttention", "lambda_init_of"]
+
+K = TypeVar("K", bound=Cache)
 
 LAMBDAS = ("lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2")
 PROJECTIONS = ("q_proj", "k_proj", "v_proj")
@@ -146,27 +150,81 @@ class DifferentialAttention(Layer):
         q1, k1, q2, k2 = (cast(xp, x, compute_dtype(xp, x.dtype)) for x in (getattr(self, name) for name in LAMBDAS))
         return xp.exp(xp.sum(q1 * k1)) - xp.exp(xp.sum(q2 * k2)) + self.lambda_init
 
-    def __call__(self, x: Array, *, return_weights: bool = False, **call: Unpack[HeadedCall]) -> Any:
+    def __call__(
+        self,
+        x: Array,
+        *,
+        cache: Cache | None = None,
+        lengths: int | Array | None = None,
+        padding: str = "right",
+        return_weights: bool = False,
+        **call: Unpack[HeadedCall],
+    ) -> Any:
         """Return ``(..., L, d_in)``; with ``return_weights`` a ``Result`` with the difference of the two maps.
 
-        ``x`` stands at ``query_positions``. The other arguments are those of :func:`dot_product_attention`.
+        ``x`` stands at ``query_positions``. The other arguments are those of :func:`dot_product_attention`. With a
+        cache ``(out, cache)``; in a padded batch ``lengths (...)`` tokens of each item are real, the first ones or,
+        with ``padding="left"``, the last.
         """
-        positions = call.get("query_positions", 0)
-        call["key_positions"] = positions
-        groups = self.num_heads if self.num_kv_heads is None else self.num_kv_heads
-        queries, keys = (
-            self._turned(heads_of(linear, 2 * count, "x", x), positions)
-            for linear, count in ((self.q_proj, self.num_heads), (self.k_proj, groups))
-        )
-        xp = array_namespace(("x", x))
-        values = xp.concat(self._pair(heads_of(self.v_proj, 2 * groups, "x", x)), axis=-1)
+        if cache is not None or lengths is not None:
+            if return_weights:
+                raise ValueError("`return_weights` does not go with `cache` and `lengths`")
+            return self._decode(x, call, {"cache": cache, "lengths": lengths, "padding": padding})
+        positions = call["key_positions"] = call.get("query_positions", 0)
+        queries, keys, values = self._project(x, positions)
         call = with_causal(call) if self.causal else call
         first, second = (
             attention_result(query, KeysValues(key, values), None, return_weights, call)
-            for query, key in zip(self._pair(queries), self._pair(keys), strict=True)
+            for query, key in zip(queries, keys, strict=True)
         )
-        out = self.out_proj(join_heads(xp, self._normed(xp, first.out, second.out)))
+        out = self._out(x, first.out, second.out)
         return Result(out, None, first.weights - self.factor() * second.weights) if return_weights else out
+
+    def new_cache(self, kind: type[K], *, batch: tuple[int, ...] = (), **sizes: int) -> K:
+        """Return an empty cache of a class of ``cache`` for this layer; ``sizes`` are the class's own.
+
+        It holds both keys of a head side by side.
+        """
+        width = 2 * self.lambda_q1.shape[0]
+        return empty_cache(kind, self.q_proj.weight, batch, (self._groups, width, width), sizes)
+
+    def _decode(self, x: Array, call: HeadedCall, decoding: Decoding) -> Any:
+        """Both maps as one call: a query is wide as both keys, and 0 where the other's key stands."""
+        check_decoding(x, self.causal, call, decoding)
+        positions = decoding_positions(x, decoding)
+        (first, second), keys, values = self._project(x, positions)
+        xp, groups = array_namespace(("x", x)), self._groups
+        nothing = xp.zeros_like(first)
+        wide = [_in_groups(xp, xp.concat(parts, axis=-1), groups) for parts in ((first, nothing), (nothing, second))]
+        queries = _out_of_groups(xp, xp.concat(wide, axis=-3))
+        call = with_causal(call) if self.causal else call
+        new = KeysValues(xp.concat(keys, axis=-1), values)
+        heads, cache = attend_decoding(queries, new, first.shape[-1] ** -0.5, call, positions, decoding)
+        both, count = _in_groups(xp, heads, groups), self.num_heads // groups
+        parts = (_out_of_groups(xp, both[..., at, :, :]) for at in (slice(0, count), slice(count, None)))
+        out = self._out(x, *parts)
+        return out if cache is None else (out, cache)
+
+    @property
+    def _groups(self) -> int:
+        return self.num_heads if self.num_kv_heads is None else self.num_kv_heads
+
+    def _project(self, x: Array, positions: Any) -> tuple[tuple[Array, Array], tuple[Array, Array], Array]:
+        """Return both queries ``(..., H, L, d)``, both keys ``(..., Hkv, L, d)``, and values ``(..., Hkv, L, 2 d)``."""
+        queries, keys, values = (
+            heads_of(linear, 2 * count, "x", x)
+            for linear, count in zip(
+                (self.q_proj, self.k_proj, self.v_proj), (self.num_heads, self._groups, self._groups), strict=True
+            )
+        )
+        if self.rotary is not None:
+            queries, keys = (rotate(heads, positions, self.rotary) for heads in (queries, keys))
+        xp = array_namespace(("x", x))
+        return self._pair(queries), self._pair(keys), xp.concat(self._pair(values), axis=-1)
+
+    def _out(self, x: Array, first: Array, second: Array) -> Array:
+        xp = array_namespace(("x", x))
+        return self.out_proj(join_heads(xp, self._normed(xp, first, second)))
 
     def _pair(self, heads: Array) -> tuple[Array, Array]:
         """Return the first and the second of each pair of heads, ``(..., H, L, d)`` of ``(..., 2 H, L, d)``."""
@@ -182,5 +240,13 @@ class DifferentialAttention(Layer):
         norm = RMSNorm(ones, self.norm_eps) if self.subln is None else self.subln
         return cast(xp, (1 - self.lambda_init) * norm(difference), first.dtype)
 
-    def _turned(self, x: Array, positions: int | Array) -> Array:
-        return x if self.rotary is None else rotate(x, positions, self.rotary)
+
+def _in_groups(xp: ModuleType, heads: Array, groups: int) -> Array:
+    """``(..., H, L, d)`` as ``(..., Hkv, H / Hkv, L, d)``."""
+    *batch, count, length, depth = heads.shape
+    return xp.reshape(heads, (*batch, groups, count // groups, length, depth))
+
+
+def _out_of_groups(xp: ModuleType, heads: Array) -> Array:
+    *batch, groups, count, length, depth = heads.shape
+    return xp.reshape(heads, (*batch, groups * count, length, depth))

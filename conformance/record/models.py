@@ -4,7 +4,7 @@
 
 A case is a JSON file, what it is and how our layer is called, and a safetensors file beside it: weights by the module's
 names, inputs, output, gradients, and outputs of named wrong variants, all in float64 from the module in float64. Both
-packages are needed to record, never to check.
+packages are needed to record, never to check: pip install transformers==5.24.0 diffusers==0.42.1
 """
 
 import contextlib

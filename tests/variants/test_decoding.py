@@ -10,7 +10,7 @@ from attention_core.variants import ProjectedAttention
 
 from .models import case
 
-DECODERS = ("bart-decoder", "bloom", "deepseek-v2-lite", "deepseek-v3", "gpt2", "t5-decoder")
+DECODERS = ("bart-decoder", "bloom", "deepseek-v2-lite", "deepseek-v3", "diffllama", "gpt2", "t5-decoder")
 every_decoder = pytest.mark.parametrize("name", DECODERS)
 CACHES: dict[str, tuple[Any, dict[str, int]]] = {
     "growing": (GrowingCache, {}),
