@@ -86,7 +86,9 @@ def _array(path: Path, name: str, entry: Mapping[str, Any], body: np.ndarray) ->
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"`{name}` of `{path}` must have dtype, shape and data_offsets; got {entry!r}") from error
     dtype = _dtype(name, code)
-    if not 0 <= first <= last <= body.size or last - first != dtype.itemsize * int(np.prod(shape, dtype=np.int64)):
+    if not all(isinstance(number, int) and number >= 0 for number in (*shape, first, last)):
+        raise ValueError(f"`{name}` of `{path}` must have counts as shape and data_offsets; got {entry!r}")
+    if not first <= last <= body.size or last - first != dtype.itemsize * int(np.prod(shape, dtype=np.int64)):
         raise ValueError(f"`{name}` of `{path}` is {shape} of {dtype}, but its data is bytes {first} to {last}")
     raw = np.asarray(body[first:last])
     if raw.ctypes.data % dtype.alignment:

@@ -166,7 +166,7 @@ def test_gradients_by_torch(name: str) -> None:
 
 
 @in_jax
-def test_output_and_gradients_in_jax(name: str) -> None:
+def test_output_vmap_and_gradients_in_jax(name: str) -> None:
     jax = pytest.importorskip("jax", reason="attention_jax needs the `jax` extra")
     import attention_jax  # noqa: F401  makes layers pytrees
 
@@ -174,12 +174,19 @@ def test_output_and_gradients_in_jax(name: str) -> None:
 
     def loss(layer: Any, inputs: list[Any]) -> tuple[Any, Any]:
         out = recorded.call(layer, *inputs)
-        return (out * recorded.arrays["cotangent"]).sum(), out
+        return (out * recorded.arrays["cotangent"]).sum(), (out, an_item_each(layer, inputs))
+
+    def an_item_each(layer: Any, inputs: list[Any]) -> Any:
+        if "mask" in recorded.about["call"]:  # lengths are an array of the batch
+            return None
+        return jax.vmap(lambda *given: recorded.call(layer, *given))(*inputs)
 
     with jax.enable_x64(True):
         layer, inputs = in_library(recorded, Library("jax"), "float64")
-        gradients, out = jax.jit(jax.grad(loss, argnums=(0, 1), has_aux=True))(layer, inputs)
+        gradients, (out, mapped) = jax.jit(jax.grad(loss, argnums=(0, 1), has_aux=True))(layer, inputs)
         check(recorded, np.asarray(out), "float64")
+        if mapped is not None:
+            check(recorded, np.asarray(mapped), "float64")
         named = dict(zip(recorded.part("inputs"), gradients[1], strict=True)) | gradients[0].state_dict()
         check_gradients(recorded, {each: np.asarray(x) for each, x in named.items()})
 

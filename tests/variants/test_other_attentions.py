@@ -12,11 +12,16 @@ import attention_np
 from attention_core import Rotary, masks
 from attention_core.variants import (
     AdditiveAttention,
+    BloomAttention,
     DifferentialAttention,
+    GPT2Attention,
     LatentAttention,
     Latents,
     Layer,
     LinearAttention,
+    MultiHeadAttention,
+    ProjectedAttention,
+    T5Attention,
 )
 
 from .samples import LIBRARIES, Library
@@ -361,6 +366,31 @@ def test_batches_bfloat16_and_drawing(layer: type[Layer], sizes: dict[str, Any])
         wide(drawn(4, 5))
     with pytest.raises(TypeError, match="`x` must be an array; got a list"):
         wide([[1.0]])
+
+
+DRAWN: list[tuple[type[Layer], dict[str, Any]]] = [
+    *EACH,
+    (DifferentialAttention, {**DIFFERENTIAL, "norm_weight": False, "out_name": "o_proj", "bias": True}),
+    (LatentAttention, {**LATENT, "q_lora_rank": 8, "bias": True, "scale": 0.5, "causal": False}),
+    (MultiHeadAttention, {"embed_dim": 12, "num_heads": 4, "add_bias_kv": True, "add_zero_attn": True}),
+    (ProjectedAttention, {"d_in": 12, "num_heads": 3, "d_head": 5, "d_out": 7, "bias": False, "names": tuple("abcd")}),
+    (T5Attention, {"d_model": 12, "num_heads": 3, "d_kv": 5, "num_buckets": None, "causal": True, "max_distance": 9}),
+    (BloomAttention, {"hidden_size": 12, "num_heads": 6, "causal": False, "scale": 0.3}),
+    (GPT2Attention, {"n_embd": 12, "num_heads": 4, "scale": 0.3}),
+]
+
+
+@pytest.mark.parametrize(("layer", "sizes"), DRAWN)
+def test_drawn_layers_have_the_parameters_and_options_asked_for(layer: type[Layer], sizes: dict[str, Any]) -> None:
+    drawn_layer: Any = attention_np.init(layer, np.random.default_rng(0), dtype=np.float64, **sizes)
+    expected = layer.parameters(**sizes)
+    assert {name: x.shape for name, x in drawn_layer.state_dict().items()} == {n: p.shape for n, p in expected.items()}
+    for name in set(layer.option_names()) & set(sizes):
+        assert getattr(drawn_layer, name) == sizes[name]
+    x = drawn(2, 5, sizes.get("d_in", 12))
+    assert drawn_layer(x).shape == (2, 5, sizes.get("d_out", x.shape[-1]))
+    with pytest.raises(TypeError, match="needs the size `num_heads`"):
+        layer.parameters(**{name: size for name, size in sizes.items() if name != "num_heads"})
 
 
 @pytest.mark.slow
