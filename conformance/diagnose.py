@@ -74,8 +74,14 @@ def diagnose(dump: Dump, step: Callable[[], None] = lambda: None) -> Diagnosis:
         if explaining:
             # A wide tolerance explains what a narrow one explains better: only the latter is told.
             best = [f for f in explaining if f.relative <= LIKE * explaining[0].relative + epsilon("float64") * LIKE]
-            return Diagnosis(tuple(best), len(tried), looked_at(problems[0]))
-    return Diagnosis(tuple(_nearest(tried)[:NEAR]), len(tried), looked_at(problems[0]))
+            return _diagnosis(problems, best, len(tried))
+    return _diagnosis(problems, _nearest(tried)[:NEAR], len(tried))
+
+
+def _diagnosis(problems: Sequence[Problem], findings: Sequence[Finding], tried: int) -> Diagnosis:
+    """Rows are counted in the layout of the first finding."""
+    layout = findings[0].layout if findings else problems[0].layout
+    return Diagnosis(tuple(findings), tried, looked_at(next(p for p in problems if p.layout == layout)))
 
 
 def offered_by(problem: Problem, dtype: str) -> list[Departure]:

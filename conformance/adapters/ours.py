@@ -203,7 +203,10 @@ def _integers(value: Any, inputs: Arrays, asarray: Convert) -> Any:
 
 
 def _embedding(inputs: Arrays) -> dict[str, Any]:
-    return {"out": inputs["weight"][inputs["indices"], ...]}
+    from attention_core.arrays import array_namespace
+
+    weight, indices = inputs["weight"], inputs["indices"]
+    return {"out": array_namespace(("weight", weight)).take(weight, indices, axis=0)}
 
 
 def _projections(inputs: Arrays) -> dict[str, Any]:

@@ -84,6 +84,7 @@ def test_the_layout_is_found():
     last = [np.swapaxes(x, 1, 2).copy() for x in (QUERY, KEY, VALUE, out_of())]
     found = diagnose(Dump(*last))
     assert (found.explained, found.findings[0].layout, found.findings[0].departures) == (True, "BLHD", ())
+    assert found.looked_at == f"all {QUERY.shape[-2]} query rows"
 
 
 def test_joined_heads_of_the_output_are_found():
