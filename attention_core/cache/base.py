@@ -89,6 +89,11 @@ class Cache:
         """Return the names of the fields that hold Python values; all others hold arrays, or caches."""
         return tuple(f.name for f in fields(cls) if f.metadata.get("option"))  # type: ignore[arg-type]  # a dataclass
 
+    @property
+    def reach(self) -> int | None:
+        """How many tokens of a sequence are kept at most, before the oldest goes; ``None`` if none ever goes."""
+        return None
+
     def positions(self, count: int, *, lengths: Any = None, padding: str = "right") -> Array:
         """Return the positions ``(..., count)`` of the next ``count`` tokens, ``-1`` for padding."""
         raise NotImplementedError(f"{type(self).__qualname__} must define positions(count)")

@@ -51,6 +51,11 @@ class SharedPrefixCache(Cache):
             raise ValueError(f"`prefix` and `own` must have the same heads and depths; got {shapes[0]} and {shapes[1]}")
         return cls(prefix, replace(own, start=prefix.start + prefix.lengths))  # type: ignore[type-var]  # a dataclass
 
+    @property
+    def reach(self) -> int | None:
+        reaches = [each.reach for each in (self.prefix, self.own) if each.reach is not None]
+        return min(reaches, default=None)
+
     def positions(self, count: int, *, lengths: Any = None, padding: str = "right") -> Array:
         return self.own.positions(count, lengths=lengths, padding=padding)
 

@@ -58,6 +58,10 @@ class SlidingCache(Kept):
         """How many tokens of each sequence are kept."""
         return int(self.keys.shape[-2])
 
+    @property
+    def reach(self) -> int | None:
+        return self.window
+
     def key_shape(self) -> tuple[int, int, int]:
         return self.keys.shape[-3], self.keys.shape[-1], self.values.shape[-1]
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, TypedDict, TypeVar
 
 from ..arrays import Array, array_namespace, describe
-from ..cache import Cache, SlidingCache
+from ..cache import Cache
 from ..cache.positions import check_padding, real, token_positions
 from .headed_call import HeadedCall, KeysValues, attention_result
 
@@ -22,11 +23,13 @@ class Decoding(TypedDict, total=False):
     padding: str
 
 
-def check_decoding(x: Array, causal: bool, call: HeadedCall, decoding: Decoding) -> None:
-    """Raise for what a cache, or lengths, cannot be together with."""
+def check_decoding(
+    x: Array, causal: bool, call: Mapping[str, Any], decoding: Decoding, window: int | None = None
+) -> None:
+    """Raise for what a cache, or lengths, cannot be together with; ``window`` keys are what a query sees."""
     cache = decoding.get("cache")
     check_padding(decoding.get("lengths"), decoding.get("padding", "right"), tuple(x.shape[:-2]))
-    given = [name for name in ("query_positions", "key_positions") if name in call]
+    given = [name for name in ("positions", "query_positions", "key_positions") if call.get(name) is not None]
     if given:
         raise ValueError(f"`{given[0]}` was given, but a cache, and `lengths`, say themselves where tokens stand")
     if cache is None:
@@ -37,8 +40,9 @@ def check_decoding(x: Array, causal: bool, call: HeadedCall, decoding: Decoding)
         raise ValueError("`cache` was given, but the layer is not causal: what it gave would change with later tokens")
     if call.get("dropout") is not None:
         raise ValueError("`dropout` was given with a cache: it is for training, a cache for decoding")
-    if isinstance(cache, SlidingCache):
-        raise ValueError(f"`cache` keeps {cache.window} tokens of each sequence, but the layer's queries see all")
+    if cache.reach is not None and (window is None or cache.reach < window):
+        seen = "all" if window is None else window
+        raise ValueError(f"`cache` keeps {cache.reach} tokens of each sequence, but the layer's queries see {seen}")
 
 
 def decoding_positions(x: Array, decoding: Decoding) -> Array:

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, ClassVar, Self, TypeVar
 
-from ..arrays import Array, cast, compute_dtype, describe
+from ..arrays import Array, cast, compute_dtype
 from ..attention import dot_product_attention
 from ..cache import Cache, SlidingCache
-from ..cache.base import Kept
-from ..cache.positions import check_padding, real, token_positions
+from ..cache.positions import real
 from ..masks import Mask, sliding_window
 from ..rotary import Rotary
 from ..rotary.rotate import rotate_alike
 from ..values import static_int
+from .decoding import Decoding, check_decoding, decoding_positions, empty_cache
 from .grouped_query_weights import check_weights, parameters_of
 from .layer import Layer, Parameter, check_inputs, option
 from .linear import Linear, join_heads, split_heads
@@ -24,7 +24,7 @@ from .norm import RMSNorm
 
 __all__ = ["GroupedQueryAttention"]
 
-K = TypeVar("K", bound=Kept)
+K = TypeVar("K", bound=Cache)
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,12 +134,9 @@ class GroupedQueryAttention(Layer):
 
         ``sizes`` are the class's own: ``capacity`` of ``StaticCache``, ``page_size`` of ``PagedCache`` and so on.
         """
-        if self.window is not None and kind is SlidingCache:
-            sizes = {"window": self.window, **sizes}
-        depth, value_depth = (p.weight.shape[0] // self.num_kv_heads for p in (self.k_proj, self.v_proj))
-        shared = {"num_kv_heads": self.num_kv_heads, "depth": depth, "value_depth": value_depth}
-        cls: Any = kind
-        return cls.empty(self.k_proj.weight, batch=batch, **shared, **sizes)
+        own = {"window": self.window} if self.window is not None and kind is SlidingCache else {}
+        depths = (p.weight.shape[0] // self.num_kv_heads for p in (self.k_proj, self.v_proj))
+        return empty_cache(kind, self.k_proj.weight, batch, (self.num_kv_heads, *depths), own | sizes)
 
     def __call__(
         self,
@@ -163,10 +160,12 @@ class GroupedQueryAttention(Layer):
         """
         state = check_weights(self.state_dict(), self.num_heads, self.num_kv_heads, self.query_gate)
         xp = check_inputs(self.q_proj.weight.shape[-1], state, {"x": x})
-        check_padding(lengths, padding, tuple(x.shape[:-2]))
-        self._check_given(positions, lengths, cache, dropout)
-        if positions is None:
-            positions = _positions(xp, x, lengths, padding, cache)
+        decoding: Decoding = {"cache": cache, "lengths": lengths, "padding": padding}
+        if cache is not None or lengths is not None or padding != "right":
+            given = {"positions": positions, "dropout": dropout}
+            check_decoding(x, self.causal or mask is not None, given, decoding, self.window)
+            positions = decoding_positions(x, decoding)
+        positions = 0 if positions is None else positions
         query, key, value, gate = self._project(xp, x, positions)
         call: dict[str, Any] = {"mask": self._mask(mask), "bias": bias, "scale": self.scale}
         call |= {"softcap": self.softcap, "sinks": self.sinks, "impl": impl}
@@ -177,21 +176,6 @@ class GroupedQueryAttention(Layer):
             call["mask"] = real() if call["mask"] is None else real() & call["mask"]
         call |= {"query_positions": positions, "key_positions": positions, "dropout": dropout}
         return self._project_out(xp, dot_product_attention(query, key, value, **call), gate)
-
-    def _check_given(self, positions: Any, lengths: Any, cache: Any, dropout: Any) -> None:
-        if positions is not None and (cache is not None or lengths is not None):
-            raise ValueError("`positions` was given, but a cache, and `lengths`, say themselves where tokens stand")
-        if cache is None:
-            return
-        if not isinstance(cache, Cache):
-            raise TypeError(f"`cache` must be a value of a class of `cache`; got {describe(cache)}")
-        if dropout is not None:
-            raise ValueError("`dropout` was given with a cache: it is for training, a cache for decoding")
-        if isinstance(cache, SlidingCache) and (self.window is None or cache.window < self.window):
-            seen = "all" if self.window is None else self.window
-            raise ValueError(
-                f"`cache` keeps {cache.window} tokens of each sequence, but the layer's queries see {seen}"
-            )
 
     def _mask(self, mask: Any) -> Mask | None:
         reach = None if self.window is None else static_int("window", self.window, least=1) - 1
@@ -217,12 +201,6 @@ class GroupedQueryAttention(Layer):
 
     def _project_out(self, xp: ModuleType, out: Array, gate: Array | None) -> Array:
         return self.o_proj(join_heads(xp, out if gate is None else _gated(xp, out, gate)))
-
-
-def _positions(xp: ModuleType, x: Array, lengths: Any, padding: str, cache: Any) -> Any:
-    if cache is not None:
-        return cache.positions(x.shape[-2], lengths=lengths, padding=padding)
-    return 0 if lengths is None else token_positions(xp, 0, x.shape[-2], lengths, padding, x)
 
 
 def _normed(xp: ModuleType, heads: Array, norm: RMSNorm | None) -> Array:

@@ -60,6 +60,12 @@ CALLS: list[tuple[Callable[[], Any], type[Exception], str]] = [
         ValueError,
         "keeps 2 tokens of each sequence, but the layer's queries see 3",
     ),
+    (
+        lambda: layer(False)(tokens(), cache=cache.SharedPrefixCache.of(grown(), sliding(layer(True), ()))),
+        ValueError,
+        "keeps 3 tokens of each sequence, but the layer's queries see all",
+    ),
+    (lambda: replace(layer(True), causal=False)(tokens(), cache=grown()), ValueError, "the layer is not causal"),
     (lambda: layer(True)(tokens(), cache=grown(), positions=2), ValueError, "`positions` was given, but a cache"),
     (lambda: layer(True)(tokens(), cache=grown(), dropout=3), ValueError, "`dropout` was given with a cache"),
 ]

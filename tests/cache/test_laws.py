@@ -1,5 +1,6 @@
 """Prefill, then decode, in any pieces, is one pass over the whole: for every cache, padded or not, on every library."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from attention_core import biases, masks, rotate
 from attention_core.cache import GrowingCache, StaticCache
 from tests.cache.kinds import KINDS, LENGTH, alone, each_alone, growing, layer, paged, shared, sliding, static, tokens
 from tests.variants.samples import LIGHT, Library
@@ -99,8 +101,6 @@ def test_a_shared_prompt_with_padded_chunks() -> None:
 
 def made_keys(made: Any, cache: Any, x: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Keys and values as a caller makes them who appends without asking."""
-    from attention_core import rotate
-
     key, value = (
         np.moveaxis((x @ w.weight.T).reshape(*x.shape[:-1], 2, -1), -2, -3) for w in (made.k_proj, made.v_proj)
     )
@@ -121,8 +121,6 @@ def test_a_call_changes_no_cache(kind: str) -> None:
 @every_kind
 def test_what_an_unused_place_holds_is_never_read(kind: str) -> None:
     """Also as a cache of 16-bit numbers, and of values of another depth than keys."""
-    from dataclasses import replace
-
     window, empty = KINDS[kind]
     made, x = layer(window), tokens((2,))
     fresh = empty(made, (2,))
@@ -144,8 +142,6 @@ def test_a_cache_of_16_bits_and_values_of_another_depth() -> None:
 
 
 def test_biases_and_masks_go_by_positions() -> None:
-    from attention_core import biases, masks
-
     made, x = layer(False), tokens((2,))
     call = {"mask": masks.chunked(3) | masks.global_tokens(1), "bias": biases.alibi(6)}
     whole = made(x, **call)
@@ -157,6 +153,18 @@ def test_biases_and_masks_go_by_positions() -> None:
             out, cache = made(x[:, start:stop], cache=cache, **call)
             outs.append(out)
         np.testing.assert_allclose(np.concatenate(outs, axis=-2), whole, rtol=0, atol=1e-12, err_msg=kind)
+
+
+def test_a_prefix_that_sees_itself_in_both_directions() -> None:
+    """A prefix-LM: the layer is not causal, and its mask says what is seen; the prefix comes in one piece."""
+    made, x = replace(layer(False), causal=False), tokens((2,))
+    mask = masks.prefix(4) | masks.causal()
+    for kind in (growing, static, paged):
+        cache, outs = kind(made, (2,)), []
+        for start, stop in ((0, 5), (5, 6), (6, 7)):
+            out, cache = made(x[:, start:stop], cache=cache, mask=mask)
+            outs.append(out)
+        np.testing.assert_allclose(np.concatenate(outs, axis=-2), made(x, mask=mask), rtol=0, atol=1e-12)
 
 
 @st.composite
