@@ -79,13 +79,15 @@ class Headed(Layer):
 
         ``x (..., L, d_in)`` asks, ``x_2 (..., L_2, d_in_2)`` answers: by default ``x`` itself; ``keys_values(x_2)``
         may stand in its place. ``mask``, ``bias``, ``dropout``, ``query_positions``, ``key_positions`` and ``impl`` are
-        those of :func:`dot_product_attention`.
+        those of :func:`dot_product_attention`; where ``x`` answers too, its keys stand where its queries do.
 
         With a cache, of a causal layer, ``(out, cache)``: ``x`` follows what is cached, and the cache is longer by
         ``L``. In a padded batch ``lengths (...)`` tokens of each item are real, the first ones or, with
         ``padding="left"``, the last: padding is seen by nobody, and its rows of the output mean nothing.
         """
         if cache is None and lengths is None:
+            if x_2 is None and "query_positions" in call:
+                call.setdefault("key_positions", call["query_positions"])
             return self.attend(*self.project(x, x_2), return_weights=return_weights, **call)
         if x_2 is not None or return_weights:
             raise ValueError("`cache` and `lengths` are for self-attention: they go with neither `x_2` nor weights")

@@ -80,6 +80,14 @@ def test_one_scan_over_tokens_in_jax(name: str) -> None:
         assert recorded.difference(np.asarray(out)) <= recorded.tolerance("float64")
 
 
+@every_decoder
+def test_positions_are_those_of_queries_and_keys(name: str) -> None:
+    recorded = case(name)
+    x = recorded.part("inputs")["x"]
+    out = recorded.layer()(x, query_positions=np.arange(x.shape[1]) + 1000)
+    assert recorded.difference(out) <= 1e-9, recorded.diagnosis(out)
+
+
 def test_what_does_not_go_with_a_cache() -> None:
     recorded = case("bart-decoder")
     layer, x = recorded.layer(), recorded.part("inputs")["x"]
