@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from math import prod
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -55,9 +56,13 @@ def load_safetensors(path: str | PathLike[str], prefix: str = "") -> dict[str, n
 
 
 def _parts(index: Path) -> list[Path]:
-    weight_map = json.loads(index.read_text(encoding="utf-8")).get("weight_map")
-    if not isinstance(weight_map, Mapping):
+    content = _parsed(index, index.read_bytes(), "index of safetensors files", "it")
+    weight_map = content.get("weight_map") if isinstance(content, dict) else None
+    if not isinstance(weight_map, dict):
         raise ValueError(f"`{index}` is no index of safetensors files: it has no `weight_map`")
+    for name in weight_map.values():
+        if not isinstance(name, str) or Path(name).is_absolute() or ".." in Path(name).parts:
+            raise ValueError(f"`{index}` must name files beside it; got {name!r}")
     return [index.parent / name for name in sorted(set(weight_map.values()))]
 
 
@@ -69,15 +74,19 @@ def _read(path: Path, start: str) -> dict[str, np.ndarray]:
     length = int.from_bytes(data[:8].tobytes(), "little")
     if length > min(size - 8, _LONGEST_HEADER):
         raise ValueError(f"`{path}` is no safetensors file: its header would have {length} bytes of {size}")
-    try:
-        header = json.loads(data[8 : 8 + length].tobytes())
-    except ValueError as error:
-        raise ValueError(f"`{path}` is no safetensors file: its header is no JSON ({error})") from error
+    header = _parsed(path, data[8 : 8 + length].tobytes(), "safetensors file", "its header")
     if not isinstance(header, dict):
         raise ValueError(f"`{path}` is no safetensors file: its header is no object")
     body = data[8 + length :]
     entries = {name: entry for name, entry in header.items() if name != "__metadata__" and name.startswith(start)}
     return {name: _array(path, name, entry, body) for name, entry in entries.items()}
+
+
+def _parsed(path: Path, text: bytes, kind: str, part: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"`{path}` is no {kind}: {part} is no JSON ({error})") from error
 
 
 def _array(path: Path, name: str, entry: Mapping[str, Any], body: np.ndarray) -> np.ndarray:
@@ -86,9 +95,9 @@ def _array(path: Path, name: str, entry: Mapping[str, Any], body: np.ndarray) ->
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"`{name}` of `{path}` must have dtype, shape and data_offsets; got {entry!r}") from error
     dtype = _dtype(name, code)
-    if not all(isinstance(number, int) and number >= 0 for number in (*shape, first, last)):
+    if not all(type(number) is int and number >= 0 for number in (*shape, first, last)):
         raise ValueError(f"`{name}` of `{path}` must have counts as shape and data_offsets; got {entry!r}")
-    if not first <= last <= body.size or last - first != dtype.itemsize * int(np.prod(shape, dtype=np.int64)):
+    if not first <= last <= body.size or last - first != dtype.itemsize * prod(shape):
         raise ValueError(f"`{name}` of `{path}` is {shape} of {dtype}, but its data is bytes {first} to {last}")
     raw = np.asarray(body[first:last])
     if raw.ctypes.data % dtype.alignment:
@@ -97,10 +106,10 @@ def _array(path: Path, name: str, entry: Mapping[str, Any], body: np.ndarray) ->
     return raw.view(dtype).reshape(shape)
 
 
-def _dtype(name: str, code: str) -> np.dtype[Any]:
-    if code in _DTYPES:
+def _dtype(name: str, code: Any) -> np.dtype[Any]:
+    if isinstance(code, str) and code in _DTYPES:
         return np.dtype(_DTYPES[code])
-    if code not in _FROM_ML_DTYPES:
+    if not isinstance(code, str) or code not in _FROM_ML_DTYPES:
         raise ValueError(f"`{name}` has the dtype {code!r}; known are {', '.join([*_DTYPES, *_FROM_ML_DTYPES])}")
     try:
         import ml_dtypes

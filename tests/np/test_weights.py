@@ -64,8 +64,26 @@ def test_a_file_in_parts_and_an_odd_header(tmp_path: Path) -> None:
     found = load_safetensors(index, "x")
     assert {name: float(x) for name, x in found.items()} == {"W": 1.0, "b": 2.0}
     assert all(x.flags.aligned for x in found.values())
-    index.write_text("{}")
-    with pytest.raises(ValueError, match="no `weight_map`"):
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{}", "it has no `weight_map`"),
+        ("[]", "it has no `weight_map`"),
+        ('{"weight_map": []}', "it has no `weight_map`"),
+        ("{", "it is no JSON"),
+        ("[" * 100_000, "it is no JSON"),
+        ('{"weight_map": {"x": 3, "y": "a"}}', "must name files beside it; got 3"),
+        ('{"weight_map": {"x": ["a"]}}', "must name files beside it"),
+        ('{"weight_map": {"x": "../a"}}', "must name files beside it"),
+        ('{"weight_map": {"x": "/a"}}', "must name files beside it"),
+    ],
+)
+def test_a_broken_index_is_said(tmp_path: Path, text: str, words: str) -> None:
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(text)
+    with pytest.raises(ValueError, match=words):
         load_safetensors(index)
 
 
@@ -76,13 +94,18 @@ FINE = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
     ("header", "words"),
     [
         (b"not json", "its header is no JSON"),
+        (b"[" * 100_000, "its header is no JSON"),
         (b"[1]", "its header is no object"),
         ({"x": {**FINE, "shape": [3]}}, r"`x` of .* is \(3,\) of float32, but its data is bytes 0 to 8"),
         ({"x": {**FINE, "data_offsets": [4, 12]}}, "its data is bytes 4 to 12"),
         ({"x": {**FINE, "data_offsets": [-8, 0]}}, "must have counts as shape and data_offsets"),
         ({"x": {**FINE, "shape": [-1, -2]}}, "must have counts as shape and data_offsets"),
         ({"x": {**FINE, "shape": ["2"]}}, "must have counts as shape and data_offsets"),
+        ({"x": {**FINE, "shape": [True, 2]}}, "must have counts as shape and data_offsets"),
+        ({"x": {**FINE, "shape": [10**30]}}, "but its data is bytes 0 to 8"),
+        ({"x": {**FINE, "shape": [2**32, 2**32], "data_offsets": [0, 0]}}, "but its data is bytes 0 to 0"),
         ({"x": {**FINE, "dtype": "F4"}}, "`x` has the dtype 'F4'; known are F64"),
+        ({"x": {**FINE, "dtype": ["F32"]}}, r"`x` has the dtype \['F32'\]; known are F64"),
         ({"x": {"dtype": "F32"}}, "must have dtype, shape and data_offsets"),
     ],
 )
