@@ -12,6 +12,7 @@ import numpy as np
 from attention_core.pairs import Pairs
 from attention_core.problem import Problem
 
+from .decode import FEW_BYTES
 from .exponent import Exponential, exponential
 from .gemm import Multiply, multiply
 from .heads import Heads
@@ -21,7 +22,6 @@ from .threads import get_num_threads
 
 __all__ = ["Call", "Where"]
 
-_FEW_BYTES = 24 * 2**20
 _FEW_SCORES = 2**19
 
 Where = tuple[tuple[int, ...], int, TilePlan]
@@ -80,7 +80,7 @@ class Call:
         scores = sum(tile.cost for plan in self.plans.values() for tile in plan.tiles) * self.problem.sizes.group
         jobs = sum(len(plan.tiles) for plan in self.plans.values())
         read = (self.key.size + self.value.size) * self.problem.dtype.itemsize
-        if (read < _FEW_BYTES) if self.few else (scores < _FEW_SCORES):
+        if (read < FEW_BYTES) if self.few else (scores < _FEW_SCORES):
             return 1
         return max(1, min(number or get_num_threads(), jobs))
 

@@ -15,12 +15,13 @@ import numpy as np
 from attention_core.pairs import Span
 from attention_core.problem import Problem, Result
 
-from .call import Call
-from .plan import Plan
+from .plan import Plan, TileShape, has_few_queries, plans_of, tile_shape
 from .quick import is_plain, quick_attention
-from .threads import run_jobs
+from .threads import get_num_threads, run_jobs
 
-__all__ = ["can_decode", "decode"]
+__all__ = ["FEW_BYTES", "can_decode", "decode"]
+
+FEW_BYTES = 24 * 2**20
 
 
 class Part(NamedTuple):
@@ -31,28 +32,43 @@ class Part(NamedTuple):
     keys: Span
 
 
-def decode(call: Call, *, lse: bool, threads: int) -> Result | None:
+def decode(problem: Problem, shape: TileShape | None = None, *, lse: bool, threads: int | None = None) -> Result | None:
     """Return the result where all queries see the same keys and everything is finite, else ``None``."""
-    spans = _spans(call)
+    spans = _spans(problem, shape)
     if spans is None:
         return None
+    number = _threads(problem, threads)
     found: dict[Part, Result | None] = {}
-    run_jobs((_job(call, part, found, lse) for part in _parts(call, spans, threads)), threads)
+    run_jobs((_job(problem, part, found, lse) for part in _parts(problem, spans, number)), number)
     if None in found.values():
         return None
     if len(found) == 1:
         return next(iter(found.values()))
-    return _gathered(call, found, lse)
+    return _gathered(problem, found, lse)
 
 
-def can_decode(call: Call) -> bool:
+def can_decode(problem: Problem) -> bool:
     """Say whether :func:`decode` takes a call whose arrays are finite."""
-    return call.few and is_plain(call.problem) and _spans(call) is not None
+    return has_few_queries(problem) and _spans(problem, None) is not None
 
 
-def _spans(call: Call) -> dict[Any, Any] | None:
-    spans = {name: _seen_by_all(plan) for name, plan in call.plans.items()}
-    return spans if spans and None not in spans.values() else None
+def _threads(problem: Problem, number: int | None) -> int:
+    """Return how many threads are worth it: one reads what lies in a cache as fast as several."""
+    read = (problem.key.size + problem.value.size) * problem.dtype.itemsize
+    return 1 if read < FEW_BYTES and number is None else number or get_num_threads()
+
+
+def _spans(problem: Problem, shape: TileShape | None) -> dict[Any, Span] | None:
+    """Return the keys that all queries see, for each batch item and head, or ``None`` where some see others."""
+    p = problem
+    if not is_plain(p):
+        return None
+    if p.mask is None:
+        heads = ((item, head) for item in np.ndindex(*p.sizes.batch) for head in range(p.sizes.kv_heads))
+        return dict.fromkeys(heads, (0, p.sizes.keys)) or None
+    plans = plans_of(p, shape or tile_shape(p, few=True))
+    spans = {name: span for name, plan in plans.items() if (span := _seen_by_all(plan)) is not None}
+    return spans if spans and len(spans) == len(plans) else None
 
 
 def _seen_by_all(plan: Plan) -> Span | None:
@@ -65,15 +81,15 @@ def _seen_by_all(plan: Plan) -> Span | None:
     return tile.span if whole and full and tile.segments else None
 
 
-def _parts(call: Call, spans: dict[Any, Any], threads: int) -> Iterator[Part]:
+def _parts(problem: Problem, spans: dict[Any, Span], threads: int) -> Iterator[Part]:
     """Yield all of the call at once where one thread does it and the keys are the same, else item by item."""
-    kv_heads = call.problem.sizes.kv_heads
+    kv_heads = problem.sizes.kv_heads
     different = set(spans.values())
     if threads == 1 and len(different) == 1:
         yield Part((...,), (0, kv_heads), different.pop())
         return
     step = max(1, kv_heads // threads)
-    for item in np.ndindex(*call.problem.sizes.batch):
+    for item in np.ndindex(*problem.sizes.batch):
         head = 0
         while head < kv_heads:
             last = head + 1
@@ -83,18 +99,22 @@ def _parts(call: Call, spans: dict[Any, Any], threads: int) -> Iterator[Part]:
             head = last
 
 
-def _job(call: Call, part: Part, found: dict[Part, Result | None], lse: bool) -> Callable[[], None]:
+def _job(problem: Problem, part: Part, found: dict[Part, Result | None], lse: bool) -> Callable[[], None]:
     def job() -> None:
-        found[part] = quick_attention(_problem_of(call, part), lse=lse)
+        found[part] = quick_attention(_problem_of(problem, part), lse=lse)
 
     return job
 
 
-def _problem_of(call: Call, part: Part) -> Problem:
-    p, group = call.problem, call.problem.sizes.group
+def _problem_of(problem: Problem, part: Part) -> Problem:
+    p, group = problem, problem.sizes.group
     whole = part.item == (...,)
+    if whole and part.keys == (0, p.sizes.keys):
+        return p if p.mask is None else replace(p, mask=None)
     first, last = part.heads
-    query, key, value = (p.query, p.key, p.value) if whole else (call.query, call.key, call.value)
+    query, key, value = p.query, p.key, p.value
+    if not whole:
+        query, key, value = (np.broadcast_to(x, (*p.sizes.batch, *x.shape[-3:])) for x in (query, key, value))
     seen = (*part.item, slice(first, last), slice(*part.keys), slice(None))
     return replace(
         p,
@@ -115,8 +135,8 @@ def _rows(part: Part, group: int) -> tuple[slice, ...]:
     return slice(part.heads[0] * group, part.heads[1] * group), slice(None), slice(None)
 
 
-def _gathered(call: Call, found: dict[Part, Any], lse: bool) -> Result:
-    p, group = call.problem, call.problem.sizes.group
+def _gathered(problem: Problem, found: dict[Part, Any], lse: bool) -> Result:
+    p, group = problem, problem.sizes.group
     out = np.empty(p.sizes.out, p.out_dtype)
     logs = np.empty(p.sizes.out[:-1], p.dtype) if lse else None
     for part, result in found.items():

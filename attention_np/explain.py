@@ -26,9 +26,9 @@ def explain(problem: Problem) -> str:
     """Return the way of a call, and of how many of its tiles; queries and keys are read, nothing else is done."""
     if 0 in problem.sizes.scores:
         return "by the definition, since an axis is empty"
-    call = Call.of(problem)
-    if can_decode(call):
+    if can_decode(problem):
         return "decode: few queries, all heads at once"
+    call = Call.of(problem)
     counts = Counter(ways(call))
     what = "decode: few queries, a head at a time" if call.few else "tiles"
     parts = [f"{counts[way]} {words}" for way, words in _WORDS.items() if counts[way]]

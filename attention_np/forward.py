@@ -19,7 +19,7 @@ from .call import Call, Where
 from .decode import decode
 from .exact import exact_forward
 from .lazy import lazy_tile
-from .plan import Segment, TileShape
+from .plan import Segment, TileShape, has_few_queries
 from .scores import UnboundedBias, kept_tile, seen_tile
 from .threads import run_jobs
 from .tile import Tile, cap, drop, hide
@@ -38,9 +38,10 @@ def tiled_forward(
 ) -> Result:
     """Return out, and lse where it is asked for, of a problem without empty axes; the rest is for tests."""
     p = problem
-    call = Call.of(p, shape, few)
-    if call.few and (found := decode(call, lse=lse, threads=call.threads(threads))) is not None:
+    few = has_few_queries(p) if few is None else few
+    if few and (found := decode(p, shape, lse=lse, threads=threads)) is not None:
         return found
+    call = Call.of(p, shape, few)
     out = np.empty(p.sizes.out, p.out_dtype)
     logs = np.empty(p.sizes.out[:-1], p.dtype) if lse else None
     run_jobs((_job(call, where, out, logs) for where in call.jobs()), call.threads(threads))

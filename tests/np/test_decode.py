@@ -8,7 +8,6 @@ import pytest
 from attention_core import masks
 from attention_core.problem import Problem, make_problem
 from attention_np import decode as module
-from attention_np.call import Call
 from attention_np.decode import decode
 from attention_np.forward import tiled_forward
 
@@ -44,7 +43,7 @@ def test_decode_is_the_definition_to_the_bit_for_any_number_of_threads(mask: str
 
 @pytest.mark.parametrize(("mask", "taken"), [("none", True), ("causal", True), ("window", True), ("lengths", False)])
 def test_decode_takes_what_all_queries_see(mask: str, taken: bool) -> None:
-    found = decode(Call.of(problem(MASKS[mask]), few=True), lse=True, threads=2)
+    found = decode(problem(MASKS[mask]), lse=True, threads=2)
     assert (found is not None) == taken
 
 
@@ -53,7 +52,7 @@ def test_decode_takes_what_all_queries_see(mask: str, taken: bool) -> None:
 )
 def test_decode_leaves_the_rest_to_the_tiles(call: dict[str, Any]) -> None:
     p = problem(masks.sliding_window(5, 0), **call)
-    assert decode(Call.of(p, few=True), lse=True, threads=1) is None
+    assert decode(p, lse=True, threads=1) is None
     assert_like(tiled_forward(p, lse=True, few=True).out, defined(p).out, "float32")
 
 
@@ -68,7 +67,7 @@ def test_a_batch_item_alone_is_the_same_to_the_bit() -> None:
 def test_an_infinite_key_is_left_to_the_definition() -> None:
     p = problem()
     p.key[0, 1, 3, 2] = np.inf
-    assert decode(Call.of(p, few=True), lse=True, threads=1) is None
+    assert decode(p, lse=True, threads=1) is None
     assert_like(tiled_forward(p, lse=True, few=True).out, defined(p).out, "float32")
 
 
