@@ -11,8 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from . import peers
-from .cases import Case
+from .cases import Case, differentiated
 
 MEMORY = """
 import sys
@@ -87,6 +89,18 @@ def peak_mib(run: Callable[[], Any]) -> float:
 def _status(name: str) -> float:
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     return float(next(line.split()[1] for line in lines if line.startswith(name)))
+
+
+def vmap_over_batch() -> float:
+    """Return how many times longer ``vmap`` over 8 items takes than the same call on a batch of 8, with gradients."""
+    import jax
+
+    case = Case("", (), 512, 512, heads=4, mask="causal", backward=True)
+    fn, arrays = differentiated(case.ours(), case), [np.repeat(x, 8, axis=0) for x in case.arrays()]
+    batch, mapped = (jax.jit(each).lower(*arrays).compile() for each in (fn, jax.vmap(fn)))
+    runs = [lambda program=program: jax.block_until_ready(program(*arrays)) for program in (batch, mapped)]
+    (row,) = compare(runs[0], {"vmap": runs[1]}, 3.0)
+    return float(row["ratio"])
 
 
 def growth(lengths: tuple[int, ...]) -> list[dict[str, float]]:

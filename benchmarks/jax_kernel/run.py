@@ -12,7 +12,7 @@ from typing import Any
 
 from . import page, peers
 from .cases import Case, all_cases
-from .measure import compare, exponent, extra_memory, growth
+from .measure import compare, exponent, extra_memory, growth, vmap_over_batch
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS, IMAGE = ROOT / "docs" / "jax.md", ROOT / "docs" / "images" / "jax.png"
@@ -63,9 +63,10 @@ def _beyond_time(report: dict[str, Any]) -> None:
     long = Case("", (), 8192, 8192, 64, 1)
     names = ["ours", *(name for name, (module, _) in peers.PEERS.items() if util.find_spec(module) is not None)]
     report["memory_mib"] = {name: extra_memory(name, long) for name in names}
+    report["vmap"] = vmap_over_batch()
     points = report["growth"] = growth((2048, 4096, 8192, 16384))
     report["exponents"] = {what: exponent(points, what) for what in ("ms", "mib")}
-    print(json.dumps({name: report[name] for name in ("memory_mib", "growth", "exponents")}, indent=2))
+    print(json.dumps({name: report[name] for name in ("memory_mib", "vmap", "growth", "exponents")}, indent=2))
 
 
 def _write(report: dict[str, Any], chosen: argparse.Namespace) -> None:
