@@ -48,6 +48,7 @@ def test_a_saved_call_gives_the_same(call: dict[str, Any]) -> None:
     np.testing.assert_allclose(again(attend, X, call), attend(X, call), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_saved_layer_gives_the_same() -> None:
     layer = attention.init(
         attention.MultiHeadAttentionWrapper, jax.random.key(0), d_in=3, d_out_kq=2, d_out_v=4, num_heads=2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,11 +21,12 @@ from attention_jax.kernel import tiled_attention  # noqa: E402
 pytestmark = pytest.mark.usefixtures("double_precision")
 
 BATCH, HEADS, KV_HEADS, QUERIES, KEYS, DEPTH, VALUE_DEPTH = 2, 4, 2, 11, 13, 7, 5
-ROWS, COLUMNS = 4, 4
+SMALL = (4, 4)  # rows and columns of a tile
+TILES = {"heads share a tile": (64, 16), "one strip": (64, 4), "one key tile": (4, 16)}
 
 
-def tiled(problem: Any) -> Any:
-    return tiled_attention(spec_of(problem, ROWS, COLUMNS), operands_of(problem))
+def tiled(problem: Any, tiles: tuple[int, int] = SMALL) -> Any:
+    return tiled_attention(spec_of(problem, *tiles), operands_of(problem))
 
 
 def dense(problem: Any) -> Any:
@@ -53,9 +55,9 @@ def value_and_gradients(attend: Any, call: dict[str, Any], differentiable: dict[
     return jax.jit(jax.value_and_grad(loss, has_aux=True))(differentiable)
 
 
-def assert_equal(call: dict[str, Any], **differentiable: Any) -> None:
+def assert_equal(call: dict[str, Any], tiles: tuple[int, int] = SMALL, **differentiable: Any) -> None:
     given = {**arrays(), **differentiable}
-    (_, results), gradients = value_and_gradients(tiled, call, given)
+    (_, results), gradients = value_and_gradients(partial(tiled, tiles=tiles), call, given)
     (_, expected), expected_gradients = value_and_gradients(dense, call, given)
     for ours, theirs in zip(
         jax.tree.leaves((results, gradients)), jax.tree.leaves((expected, expected_gradients)), strict=True
@@ -82,17 +84,14 @@ TRACED = {
 }
 
 
-def slow_but(quick: set[str], names: Any) -> list[Any]:
-    """Compiling each takes seconds: all but a few wait for the whole suite."""
-    return [name if name in quick else pytest.param(name, marks=pytest.mark.slow) for name in names]
-
-
-@pytest.mark.parametrize("name", slow_but({"causal"}, STATIC))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", STATIC)
 def test_a_static_mask(name: str) -> None:
     assert_equal({"mask": STATIC[name], "query_positions": 2})
 
 
-@pytest.mark.parametrize("name", slow_but({"lengths"}, TRACED))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TRACED)
 def test_a_mask_of_arrays(name: str) -> None:
     assert_equal({"mask": TRACED[name]()})
 
@@ -126,6 +125,32 @@ def test_lazy_biases_soft_cap_and_sinks_with_their_gradients() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("tiles", TILES)
+def test_everything_at_once_in_tiles_of_every_shape(tiles: str) -> None:
+    bias = biases.alibi(jnp.asarray(RNG.normal(size=HEADS))) + biases.dense(
+        jnp.asarray(RNG.normal(size=(BATCH, HEADS, 1, KEYS)))
+    )
+    mask = masks.sliding_window(5, 1) & masks.key_lengths(jnp.asarray([9, 0]))
+    call = {"mask": mask, "softcap": 2.0, "query_positions": 1, "dropout": attention.dropout(0.3, seed=5)}
+    assert_equal(call, TILES[tiles], bias=bias, sinks=jnp.asarray(RNG.normal(size=HEADS)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tiles", TILES)
+def test_what_is_not_finite_in_tiles_of_every_shape(tiles: str) -> None:
+    given = arrays()
+    for name, head, place, bad in (("key", 0, 9, jnp.nan), ("value", 1, 4, jnp.inf), ("value", 0, 12, jnp.nan)):
+        given[name] = given[name].at[0, head, place, 1].set(bad)
+    given["key"] = given["key"].at[1, 1, 3].set(-jnp.inf)
+    found, expected = (
+        jax.jit(lambda given, attend=attend: attend(make_problem(**given, mask=masks.causal())))(given)
+        for attend in (partial(tiled, tiles=TILES[tiles]), dense)
+    )
+    for ours, theirs in zip(found, expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.slow
 def test_dropout_by_seed() -> None:
     assert_equal({"mask": masks.causal(), "dropout": attention.dropout(0.3, seed=5)})
 
@@ -151,13 +176,16 @@ def test_what_is_masked_contributes_nothing_to_the_bit(bad: float) -> None:
 def test_a_visible_nan_spoils_its_rows_only() -> None:
     given = arrays()
     given["key"] = given["key"].at[:, 0, 9].set(jnp.nan)
-    out, lse = tiled(make_problem(**given, mask=masks.causal()))
-    expected, _ = dense(make_problem(**given, mask=masks.causal()))
+    (out, lse), (expected, _) = (
+        jax.jit(lambda given, attend=attend: attend(make_problem(**given, mask=masks.causal())))(given)
+        for attend in (tiled, dense)
+    )
     np.testing.assert_allclose(out, expected, rtol=1e-12)  # NaN where NaN is, and nowhere else
     assert bool(jnp.isnan(lse[:, :2, 9:]).all())
     assert not bool(jnp.isnan(lse[:, 2:]).any())
 
 
+@pytest.mark.slow
 def test_vmap_over_masks_and_positions_equals_a_loop() -> None:
     given = arrays()
     lengths, starts = jnp.asarray([3, 13, 8]), jnp.asarray([0, 2, 5])
@@ -170,19 +198,3 @@ def test_vmap_over_masks_and_positions_equals_a_loop() -> None:
         jax.vmap(one)(lengths, starts), zip(*map(one, lengths, starts), strict=True), strict=True
     ):
         np.testing.assert_allclose(mapped, jnp.stack(single), rtol=1e-12)
-
-
-def test_different_offsets_and_lengths_compile_once() -> None:
-    given = arrays()
-    step = jax.jit(
-        lambda length, start: tiled(make_problem(**given, mask=masks.key_lengths(length), query_positions=start))
-    )
-    for n in range(5):
-        step(n, n + 1)
-    assert step._cache_size() == 1
-
-
-def test_forward_mode_is_refused() -> None:
-    given = arrays()
-    with pytest.raises(TypeError, match=r"impl=\"dense\""):
-        jax.jvp(lambda query: tiled(make_problem(**given | {"query": query}))[0], (given["query"],), (given["query"],))

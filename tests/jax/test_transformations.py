@@ -179,8 +179,8 @@ def test_integer_positions_compile_once_without_jit() -> None:
     attend("tiled", *arrays(), query_positions=3)
     before = tiled_attention._cache_size()
     for n in range(4, 9):
-        attend("tiled", *arrays(), query_positions=n, key_positions=n + 1 - 1)
-    assert tiled_attention._cache_size() <= before + 1
+        attend("tiled", *arrays(), query_positions=n)
+    assert tiled_attention._cache_size() == before
 
 
 @pytest.mark.slow
@@ -190,7 +190,13 @@ def test_layout_with_lengths_first() -> None:
     np.testing.assert_allclose(out.swapaxes(-2, -3), attend("dense", *arrays()), rtol=1e-11, atol=1e-11)
 
 
-@pytest.mark.parametrize("empty", ["batch", "queries", "keys", "depth", "value_depth", "heads"])
+@pytest.mark.parametrize(
+    "empty",
+    [
+        "keys",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("batch", "queries", "depth", "value_depth", "heads")),
+    ],
+)
 def test_empty_sizes(empty: str) -> None:
     sizes = {"batch": 2, "heads": 2, "queries": 3, "keys": 5, "depth": 4, "value_depth": 1} | {empty: 0}
     batch, heads, queries, keys, depth, value_depth = sizes.values()
