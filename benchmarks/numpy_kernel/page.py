@@ -41,7 +41,8 @@ def _figures(report: dict[str, Any]) -> list[str]:
 def _machine(machine: dict[str, Any]) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
     blas = ", ".join(f"{each['internal_api']} {each['version']} ({each['architecture']})" for each in machine["blas"])
-    cores = f"{machine['processor']}, {machine['cores']} cores"
+    load = "" if machine["load"] is None else f", load {machine['load']:.1f} at the start"
+    cores = f"{machine['processor']}, {machine['cores']} cores{load}"
     return f"float32, one thread where nothing else is said; {cores}; {versions}; BLAS: {blas}."
 
 

@@ -39,7 +39,7 @@ def main(arguments: list[str]) -> None:
 def _options() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks numpy")
     parser.add_argument("--rows", default="", help="rows whose name contains this")
-    parser.add_argument("--seconds", type=float, default=8.0, help="of each row, all peers together")
+    parser.add_argument("--seconds", type=float, default=6.0, help="of each row, all peers together")
     parser.add_argument("--quick", action="store_true", help="the shorter rows alone, half a second each")
     parser.add_argument("--no-growth", action="store_true", help="leave out memory and growth")
     parser.add_argument("--json", type=Path)
