@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from math import pi
+from math import inf, isfinite, pi
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -45,8 +45,10 @@ class Rotary(Value):
         object.__setattr__(self, "base", number("base", self.base))
         if self.base == 1.0:
             raise ValueError("`base` must not be 1, for which all pairs turn alike")
-        if self.dim is not None and static_int("dim", self.dim, least=2) % 2:
-            raise ValueError(f"`dim` must be even: features turn in pairs; got {self.dim}")
+        if self.dim is not None:
+            object.__setattr__(self, "dim", static_int("dim", self.dim, least=2))
+            if self.dim % 2:
+                raise ValueError(f"`dim` must be even: features turn in pairs; got {self.dim}")
         if not isinstance(self.interleaved, bool):
             raise TypeError(f"`interleaved` must be a bool; got {describe(self.interleaved)}")
         if not (self.scaling is None or isinstance(self.scaling, Scaling)):
@@ -55,7 +57,13 @@ class Rotary(Value):
     def frequencies(self, depth: int) -> tuple[float, ...]:
         """Return the radians a position of each pair, for heads of ``depth`` features."""
         dim = self._dim(depth)
-        return unscaled(self.base, dim) if self.scaling is None else self.scaling.frequencies(self.base, dim)
+        try:
+            found = unscaled(self.base, dim) if self.scaling is None else self.scaling.frequencies(self.base, dim)
+        except OverflowError:
+            found = (inf,)
+        if not all(map(isfinite, found)):
+            raise ValueError(f"{self!r} has frequencies larger than any float, for {dim} features that turn")
+        return found
 
     def _dim(self, depth: int) -> int:
         dim = depth if self.dim is None else self.dim

@@ -9,6 +9,7 @@ from numbers import Real
 from typing import Any
 
 from ..arrays import describe
+from ..checks import as_float
 from ..values import Value, static_int
 
 __all__ = ["Scaling", "linear", "llama3", "longrope", "ntk", "number", "unscaled", "yarn"]
@@ -254,6 +255,7 @@ def number(name: str, value: Any) -> float:
     """Return a finite positive Python number as a float."""
     if not isinstance(value, Real) or isinstance(value, bool):
         raise TypeError(f"`{name}` must be a Python number; got {describe(value)}")
-    if not isfinite(value) or value <= 0:
-        raise ValueError(f"`{name}` must be positive and finite; got {value}")
-    return float(value)
+    as_given = as_float(value)
+    if not isfinite(as_given) or as_given <= 0:
+        raise ValueError(f"`{name}` must be positive and finite; got {as_given}")
+    return as_given

@@ -116,6 +116,17 @@ def test_the_report_of_interleaved_pairs_that_were_only_concatenated() -> None:
     np.testing.assert_array_equal(rotate(x, 0, Rotary(interleaved=True)), x)
 
 
+def test_options_may_be_numbers_of_numpy() -> None:
+    """As a configuration that was read with NumPy has them: the value is that of Python's numbers, and static."""
+    numbers: list[Any] = [np.float32(500), np.int64(4), np.float32(2), np.int64(9)]
+    given = Rotary(numbers[0], dim=numbers[1], scaling=rotary.yarn(numbers[2], numbers[3]))
+    plain = Rotary(500.0, dim=4, scaling=rotary.yarn(2.0, 9))
+    assert given == plain
+    assert hash(given) == hash(plain)
+    x = np.random.default_rng(0).normal(size=(3, 6))
+    np.testing.assert_array_equal(rotate(x, 2, given), rotate(x, 2, plain))
+
+
 def test_empty_arrays_stay_empty() -> None:
     for shape in ((2, 0, 8), (0, 5, 8), (2, 5, 0)):
         assert rotate(np.ones(shape), 0, Rotary()).shape == shape
@@ -147,6 +158,14 @@ def test_nothing_is_modified_and_strides_do_not_matter() -> None:
         (lambda: Rotary(interleaved=1), TypeError, "`interleaved` must be a bool"),
         (lambda: Rotary(scaling=2.0), TypeError, "`scaling` must be made by a function of `rotary`"),
         (lambda: rotary.linear(0.0), ValueError, "`factor` must be positive"),
+        (lambda: rotary.linear(10**400), ValueError, "`factor` must be positive and finite; got inf"),
+        (lambda: Rotary(10**400), ValueError, "`base` must be positive and finite; got inf"),
+        (lambda: Rotary(5e-324).frequencies(64), ValueError, "has frequencies larger than any float"),
+        (
+            lambda: rotate(np.ones((3, 4)), 5, Rotary(scaling=rotary.linear(1e-320))),
+            ValueError,
+            "larger than any float",
+        ),
         (lambda: rotary.llama3(8, 4, 1, original_length=9), ValueError, "must be below `high_frequency_factor`"),
         (lambda: rotary.yarn(8, 4.0), TypeError, "`original_length` must be a Python integer"),
         (lambda: rotary.longrope([1.0], factor=2.0), TypeError, "`original_length` must be a Python integer; got None"),
