@@ -18,6 +18,7 @@ myst_heading_anchors = 3
 myst_enable_extensions = ["colon_fence"]
 suppress_warnings = ["myst.xref_missing"]  # links that leave the pages for the repository's files
 
+napoleon_custom_sections = [("Options", "params_style")]
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
 autodoc_member_order = "bysource"
