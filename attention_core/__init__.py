@@ -92,3 +92,7 @@ def __getattr__(name: str) -> Any:
         globals()[name] = found = next(getattr(home, name) for home in homes if name in home.__all__)
         return found
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

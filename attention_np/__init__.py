@@ -19,7 +19,7 @@ from .kernel import QUIET_DENSE, TILED
 if TYPE_CHECKING:
     from attention_core import *  # noqa: F403  the same public names, in one list
 
-    from .init import init
+    from .draw import init
 
 __all__ = [*attention_core.__all__, "init"]  # noqa: PLE0604  strings, from the core's own list
 
@@ -31,7 +31,7 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name == "init":
-        from .init import init as found
+        from .draw import init as found
     else:
         found = getattr(attention_core, name)
     globals()[name] = found
