@@ -58,6 +58,13 @@ def test_a_scan_over_tokens_of_some_sequences_is_each_alone(kind: str) -> None:
         real = given[:, n] > 0
         expected = alone(np.concatenate([prompt, x[n, real]]), window)[len(prompt) :]
         np.testing.assert_allclose(outs[real, n], expected, rtol=0, atol=2e-5)
+    if kind == "static":  # the same program again runs into the capacity of 9: these tokens are lost, and say so
+        cache, outs = decode(made, cache, put(x), given)
+        lost = (given > 0) & (given.sum(0) + given.cumsum(0) > 9)
+        np.testing.assert_array_equal(lost.sum(0), [5, 1, 0])
+        np.testing.assert_array_equal(np.isnan(outs).any(-1), lost)
+        np.testing.assert_array_equal(cache.lengths, 2 * given.sum(0))
+        assert decode._cache_size() == 1
 
 
 @pytest.mark.slow
@@ -82,19 +89,6 @@ def test_left_padded_prefill_then_decoding_in_one_program(kind: str) -> None:
         expected = alone(np.concatenate([prompt, x[n, 4 - length :]]), window)[len(prompt) :]
         got = np.concatenate([first[n, 4 - length :], rest[:, n]])
         np.testing.assert_allclose(got, expected, rtol=0, atol=2e-5)
-
-
-def test_beyond_the_capacity_a_trace_gives_nan_and_all_calls_are_one_program() -> None:
-    made, x = layer(False, put), put(tokens((2,), 5))
-    fixed = on_jax(static(layer(False), (2,)))
-    more = jax.jit(lambda x, cache, lengths: made(x, cache=cache, lengths=lengths))
-    first, held = more(x, fixed, np.array([5, 3]))
-    np.testing.assert_allclose(first[1, :3], each_alone(np.asarray(x), False)[1, :3], rtol=0, atol=2e-5)
-    beyond, held = more(x, held, np.array([5, 5]))
-    nan = np.isnan(beyond).any(-1)
-    np.testing.assert_array_equal(nan, [[False] * 4 + [True], [False] * 5])
-    np.testing.assert_array_equal(held.lengths, [10, 8])
-    assert more._cache_size() == 1
 
 
 @pytest.mark.slow

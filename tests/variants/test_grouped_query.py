@@ -17,7 +17,7 @@ from tests.variants.samples import DTYPES, EPS, LIBRARIES, LIGHT, Library, has_b
 
 D_IN, D_HEAD, LENGTH = 12, 8, 7
 SHARED = {"d_in": D_IN, "d_head": D_HEAD}
-SLOW = {each: [pytest.mark.slow] for each in ("jax-float32", "jax-bfloat16", "jax-jit-float32")}
+SLOW = {each: [pytest.mark.slow] for each in ("jax-float32", "jax-bfloat16", "jax-jit-float32", "jax-jit-bfloat16")}
 MODELS = {
     "llama": (Spec(), {}),
     "multi-query": (Spec(kv_heads=1, base=None), {"bias": True}),
