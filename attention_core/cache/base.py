@@ -7,7 +7,7 @@ from math import prod
 from types import ModuleType
 from typing import Any, NamedTuple, Self, TypedDict, Unpack
 
-from ..arrays import Array, array_namespace, as_array, default_int, describe, device_of, scalar_like
+from ..arrays import Array, array_namespace, default_int, describe, device_of, scalar_like
 from ..attention import dot_product_attention
 from ..biases import Bias
 from ..biases.algebra import Sum
@@ -18,7 +18,7 @@ from ..masks.given import Dense, KeyLengths, QueryLengths, Segments
 from ..masks.rules import LowerRight
 from ..problem import Result
 from ..values import static_int
-from .positions import check_padding, real, token_positions
+from .positions import check_padding, real, real_tokens, token_positions
 from .write import put_rows
 
 __all__ = [
@@ -36,6 +36,7 @@ __all__ = [
     "made_like",
     "no_tokens",
     "put_tokens",
+    "terms",
 ]
 
 CAUSAL = causal()
@@ -178,8 +179,11 @@ class Kept(Cache):
     def _extended(self, key: Array, value: Array, lengths: Any, padding: str) -> tuple[Array, Seen, Self]:
         count = key.shape[-2]
         positions = self.positions(count, lengths=lengths, padding=padding)
-        added = count if lengths is None else count_of(self.lengths, lengths, count)
-        return positions, *self.extended(key, value, positions, self.lengths + added, lengths is not None)
+        if lengths is None:
+            return positions, *self.extended(key, value, positions, self.lengths + count, False)
+        xp = array_namespace(("lengths", self.lengths))
+        added = xp.astype(real_tokens(xp, lengths, count, self.lengths), self.lengths.dtype)
+        return positions, *self.extended(key, value, positions, self.lengths + added, True)
 
 
 def check_tokens(cache: Kept, key: Array, value: Array, query: Array | None = None) -> None:
@@ -236,21 +240,15 @@ def check_positional(mask: Any, bias: Any) -> None:
     for part in [] if mask is None else mask.parts():
         if isinstance(part, (Dense, KeyLengths, QueryLengths, Segments, LowerRight)):
             raise ValueError(f"`mask` holds {part!r}, which goes by index: with a cache masks go by positions")
-    if bias is not None and not (isinstance(bias, Bias) and not any(isinstance(x, DenseBias) for x in _terms(bias))):
+    if bias is not None and not (isinstance(bias, Bias) and not any(isinstance(x, DenseBias) for x in terms(bias))):
         raise ValueError(
             "`bias` is an array, whose axes a cache does not keep: say it by positions, as biases.rule does"
         )
 
 
-def _terms(bias: Bias) -> list[Bias]:
-    return [*_terms(bias.left), *_terms(bias.right)] if isinstance(bias, Sum) else [bias]
-
-
-def count_of(like: Array, lengths: Any, count: int) -> Array:
-    """Return how many of ``count`` tokens are real, as integers of ``like``'s dtype."""
-    xp = array_namespace(("lengths", like))
-    given = xp.asarray(lengths, device=device_of(xp, like)) if isinstance(lengths, int) else as_array(xp, lengths)
-    return xp.astype(xp.clip(given, 0, count), like.dtype)
+def terms(bias: Bias) -> list[Bias]:
+    """Return the biases of a sum."""
+    return [*terms(bias.left), *terms(bias.right)] if isinstance(bias, Sum) else [bias]
 
 
 def made_like(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import prod
 from types import ModuleType
 from typing import Self
 
@@ -100,7 +101,7 @@ class PagedCache(Kept):
     def _gathered(self, xp: ModuleType, taken: Array, most: int) -> Array:
         """Return pages ``(B * most, H, S, D)`` as ``(..., H, most * S, D)``."""
         _, heads, size, depth = taken.shape
-        by_head = xp.moveaxis(xp.reshape(taken, (-1, most, heads, size, depth)), 2, 1)
+        by_head = xp.moveaxis(xp.reshape(taken, (prod(self.batch), most, heads, size, depth)), 2, 1)
         return xp.reshape(by_head, (*self.batch, heads, most * size, depth))
 
     def extended(self, key: Array, value: Array, positions: Array, lengths: Array, padded: bool) -> tuple[Seen, Self]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Integral
 from types import ModuleType
 from typing import Any
 
@@ -11,7 +12,7 @@ from ..masks import Mask, global_tokens
 from ..pairs import as_index
 from ..values import integer_or_array
 
-__all__ = ["PADDING", "check_padding", "real", "token_positions"]
+__all__ = ["PADDING", "check_padding", "real", "real_tokens", "token_positions"]
 
 PADDING = -1  # the position of a token that is none
 
@@ -43,6 +44,13 @@ def token_positions(xp: ModuleType, start: Any, count: int, lengths: Any, paddin
     start = as_index(xp, start[..., None]) if hasattr(start, "ndim") else start
     if lengths is None:
         return start + rows
-    lengths = xp.clip(as_index(xp, as_array(xp, lengths)[..., None]), 0, count)
+    lengths = real_tokens(xp, lengths, count, like)[..., None]
     row = rows - (count - lengths) if padding == "left" else rows + 0 * lengths
     return xp.where((row >= 0) & (row < lengths), start + row, PADDING + 0 * row)
+
+
+def real_tokens(xp: ModuleType, lengths: Any, count: int, like: Array) -> Array:
+    """Return how many of ``count`` tokens are real, between 0 and ``count``, ``(...)`` or ``()``."""
+    if isinstance(lengths, Integral):
+        return xp.asarray(min(max(int(lengths), 0), count), device=device_of(xp, like))
+    return xp.clip(as_index(xp, as_array(xp, lengths)), 0, count)

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import prod
 from types import ModuleType
 from typing import Any, Self, Unpack
 
-from ..arrays import Array, array_namespace, describe
+from ..arrays import Array, array_namespace, describe, is_traced
+from ..biases import Bias
+from ..biases.distance import Alibi, Relative
+from ..masks import Mask
+from ..masks.algebra import And, Not, Or
+from ..masks.rules import Chunked, Dilated, GlobalTokens, Prefix, SlidingWindow
 from ..problem import Result
 from ..softmax import merge
-from .base import CAUSAL, Cache, Kept, LookCall, both, check_positional, check_tokens, look
+from .base import CAUSAL, Cache, Kept, LookCall, both, check_positional, check_tokens, look, terms
 from .positions import real
 
 __all__ = ["SharedPrefixCache"]
+
+_BY_POSITION = (And, Or, Not, SlidingWindow, Prefix, GlobalTokens, Chunked, Dilated, Alibi, Relative)
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +54,8 @@ class SharedPrefixCache(Cache):
                 raise TypeError(f"`{name}` must be a cache that holds tokens itself; got {describe(each)}")
         if prefix.batch != ():
             raise ValueError(f"`prefix` is one prompt, without batch axes; got {prefix.batch}")
+        if not is_traced(own.lengths) and bool(array_namespace(("lengths", own.lengths)).any(own.lengths > 0)):
+            raise ValueError("`own` must be empty: what a sequence adds comes after the prompt")
         shapes = prefix.key_shape(), own.key_shape()
         if shapes[0] != shapes[1]:
             raise ValueError(f"`prefix` and `own` must have the same heads and depths; got {shapes[0]} and {shapes[1]}")
@@ -91,9 +101,8 @@ class SharedPrefixCache(Cache):
         """Attend to the prompt: all sequences' queries as one long row of queries, so that its keys are read once."""
         seen, batch = self.prefix.stored(), self.own.batch
         xp = array_namespace(("query", query))
-        bias = call.get("bias")
-        if not batch or not all(x is None or x.is_static() for x in (mask, bias)):
-            return look(query, positions, seen, mask, call)  # what holds arrays may hold one a batch item
+        if not batch or not _goes_by_positions_alone(mask, call.get("bias")):
+            return look(query, positions, seen, mask, call)
         result = look(_joined(xp, query), xp.reshape(positions, (-1,)), seen, mask, call)
         heads, count = query.shape[-3:-1]
         out = xp.reshape(result.out, (heads, *batch, count, result.out.shape[-1]))
@@ -104,4 +113,11 @@ class SharedPrefixCache(Cache):
 def _joined(xp: ModuleType, query: Array) -> Array:
     """Return ``(..., H, L, D)`` as ``(H, B * L, D)``."""
     by_head = xp.moveaxis(query, -3, 0)
-    return xp.reshape(by_head, (by_head.shape[0], -1, by_head.shape[-1]))
+    heads, *rows, depth = by_head.shape
+    return xp.reshape(by_head, (heads, prod(rows), depth))
+
+
+def _goes_by_positions_alone(mask: Mask | None, bias: Bias | None) -> bool:
+    """Say whether no batch item differs from another: a caller's rule may read which it is, an array hold one each."""
+    parts = [*([] if mask is None else mask.parts()), *([] if bias is None else terms(bias))]
+    return all(type(part) in _BY_POSITION and part.is_static() for part in parts)

@@ -1,0 +1,81 @@
+"""Callers' rules beside a shared prompt, lengths of any integer kind, and features of depth 0."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from attention_core import biases, dot_product_attention, masks
+from attention_core.cache import GrowingCache, PagedCache, SharedPrefixCache, StaticCache
+from tests.variants.samples import LIGHT, Library
+
+SIZES: dict[str, Any] = {"num_kv_heads": 2, "depth": 4}
+RULES: dict[str, dict[str, Any]] = {
+    "mask": {"mask": masks.causal() & masks.rule(lambda b, h, q, k: q - k <= 2 * b + h)},
+    "bias": {"bias": biases.rule(lambda b, h, q, k: (q - k) * (b + 1.0) / (h + 4))},
+    "sum": {"bias": biases.alibi(4) + biases.rule(lambda b, h, q, k: (q - k) * (b + 1.0) / (h + 4))},
+}
+
+
+def drawn(*shape: int) -> np.ndarray:
+    return np.random.default_rng(len(shape)).normal(size=shape)
+
+
+@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("batch", [(), (3,), (2, 3)], ids=str)
+def test_a_rule_that_reads_the_batch_item_reads_it_in_a_shared_prompt(name: str, batch: tuple[int, ...]) -> None:
+    call = {"mask": masks.causal(), **RULES[name]}
+    prompt_key, prompt_value = drawn(2, 5, 4), drawn(2, 5, 4) + 1
+    prefix = GrowingCache.empty(np.ones(1), **SIZES).append(prompt_key, prompt_value)
+    query, key, value = drawn(*batch, 4, 2, 4), drawn(*batch, 2, 2, 4), drawn(*batch, 2, 2, 4) * 2
+    cache = SharedPrefixCache.of(prefix, GrowingCache.empty(np.ones(1), batch=batch, **SIZES))
+    out, _ = cache.attend(query, key, value, **call)
+    keys, values = (
+        np.concatenate([np.broadcast_to(old, (*batch, *old.shape)), new], axis=-2)
+        for old, new in ((prompt_key, key), (prompt_value, value))
+    )
+    expected = dot_product_attention(query, keys, values, query_positions=5, impl="dense", **call)
+    np.testing.assert_allclose(out, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("library", LIGHT)
+@pytest.mark.parametrize(
+    ("lengths", "expected"),
+    [
+        (10**30, [300, 300]),
+        (-(10**30), [0, 0]),
+        (np.int64(2), [2, 2]),
+        (np.array([3, 100], np.int8), [3, 100]),
+        (np.array([3, 255], np.uint8), [3, 255]),
+        (np.array([-(2**40), 2**40]), [0, 300]),
+    ],
+    ids=str,
+)
+def test_lengths_are_clamped_whatever_integers_they_are(library: Library, lengths: Any, expected: list[int]) -> None:
+    held = StaticCache.empty(library.put(np.ones(1)), batch=(2,), num_kv_heads=1, depth=1, capacity=300)
+    given = library.put(lengths) if isinstance(lengths, np.ndarray) else lengths
+    new = library.put(np.ones((2, 1, 300, 1)))
+    assert [int(held.append(new, new, lengths=given).lengths[n]) for n in range(2)] == expected
+
+
+@pytest.mark.parametrize(("depth", "value_depth"), [(0, 3), (4, 0)])
+def test_keys_or_values_without_features(depth: int, value_depth: int) -> None:
+    sizes: dict[str, Any] = {"num_kv_heads": 2, "depth": depth, "value_depth": value_depth}
+    query, key, value = drawn(3, 4, 5, depth), drawn(3, 2, 5, depth), drawn(3, 2, 5, value_depth)
+    expected = dot_product_attention(query, key, value, mask=masks.causal(), impl="dense")
+    for own in (
+        GrowingCache.empty(np.ones(1), batch=(3,), **sizes),
+        PagedCache.empty(np.ones(1), batch=(3,), pages=9, page_size=2, **sizes),
+    ):
+        out, _ = own.attend(query, key, value)
+        np.testing.assert_allclose(out, expected, rtol=0, atol=1e-12)
+        shared = SharedPrefixCache.of(GrowingCache.empty(np.ones(1), **sizes), own)
+        out, _ = shared.attend(query, key, value)
+        np.testing.assert_allclose(out, expected, rtol=0, atol=1e-12)
+
+
+def test_what_a_sequence_adds_begins_empty() -> None:
+    x = np.ones((3, 2, 1, 4))
+    own = GrowingCache.empty(np.ones(1), batch=(3,), **SIZES).append(x, x, lengths=np.array([0, 1, 0]))
+    with pytest.raises(ValueError, match="`own` must be empty"):
+        SharedPrefixCache.of(GrowingCache.empty(np.ones(1), **SIZES), own)
