@@ -242,9 +242,10 @@ def _check_format(path: Path, document: dict[str, Any]) -> None:
         raise VectorError(f"{path.name} has format {found}; this reader knows {FORMAT}. Run {RECORD}.")
     recorder = document.get("recorded_by", {}).get("recorder", RECORDER)
     if recorder != RECORDER:
-        raise VectorError(
-            f"{path.name} is stale: recorder {recorder} wrote it, this is recorder {RECORDER}. Run {RECORD}."
-        )
+        older = isinstance(recorder, int) and recorder < RECORDER
+        age = "stale" if older else "newer than this reader"
+        what = f"Run {RECORD}." if older else "Run `pip install --upgrade array-attention`."
+        raise VectorError(f"{path.name} is {age}: recorder {recorder} wrote it, this is recorder {RECORDER}. {what}")
 
 
 def _sha256(text: bytes) -> str:
