@@ -170,6 +170,8 @@ class DifferentialAttention(Layer):
             if return_weights:
                 raise ValueError("`return_weights` does not go with `cache` and `lengths`")
             return self._decode(x, call, {"cache": cache, "lengths": lengths, "padding": padding})
+        if "key_positions" in call:
+            raise ValueError("`key_positions` was given, but `x` attends to itself, at `query_positions`")
         positions = call["key_positions"] = call.get("query_positions", 0)
         queries, keys, values = self._project(x, positions)
         call = with_causal(call) if self.causal else call
@@ -189,20 +191,25 @@ class DifferentialAttention(Layer):
         return empty_cache(kind, self.q_proj.weight, batch, (self._groups, width, width), sizes)
 
     def _decode(self, x: Array, call: HeadedCall, decoding: Decoding) -> Any:
-        """Both maps as one call: a query is wide as both keys, and 0 where the other's key stands."""
+        """Both maps read one key of both: a query is as wide, and 0 where the other's key stands."""
         check_decoding(x, self.causal, call, decoding)
         positions = decoding_positions(x, decoding)
         (first, second), keys, values = self._project(x, positions)
-        xp, groups = array_namespace(("x", x)), self._groups
-        nothing = xp.zeros_like(first)
-        wide = [_in_groups(xp, xp.concat(parts, axis=-1), groups) for parts in ((first, nothing), (nothing, second))]
-        queries = _out_of_groups(xp, xp.concat(wide, axis=-3))
-        call = with_causal(call) if self.causal else call
-        new = KeysValues(xp.concat(keys, axis=-1), values)
-        heads, cache = attend_decoding(queries, new, first.shape[-1] ** -0.5, call, positions, decoding)
-        both, count = _in_groups(xp, heads, groups), self.num_heads // groups
-        parts = (_out_of_groups(xp, both[..., at, :, :]) for at in (slice(0, count), slice(count, None)))
-        out = self._out(x, *parts)
+        xp = array_namespace(("x", x))
+        nothing, new = xp.zeros_like(first), KeysValues(xp.concat(keys, axis=-1), values)
+        wide = [xp.concat(parts, axis=-1) for parts in ((first, nothing), (nothing, second))]
+        by_head = any(call.get(name) is not None for name in ("mask", "bias", "dropout"))
+        own = with_causal(call) if self.causal else call
+
+        def look(queries: Array) -> tuple[Array, Cache | None]:
+            return attend_decoding(queries, new, first.shape[-1] ** -0.5, own, positions, decoding)
+
+        if by_head:  # what tells heads apart means the layer's heads, so each map is a call of its own
+            (one, cache), (other, _) = map(look, wide)
+        else:
+            heads, cache = look(_side_by_side(xp, wide, self._groups))
+            one, other = _apart(xp, heads, self._groups)
+        out = self._out(x, one, other)
         return out if cache is None else (out, cache)
 
     @property
@@ -241,12 +248,15 @@ class DifferentialAttention(Layer):
         return cast(xp, (1 - self.lambda_init) * norm(difference), first.dtype)
 
 
-def _in_groups(xp: ModuleType, heads: Array, groups: int) -> Array:
-    """``(..., H, L, d)`` as ``(..., Hkv, H / Hkv, L, d)``."""
-    *batch, count, length, depth = heads.shape
-    return xp.reshape(heads, (*batch, groups, count // groups, length, depth))
+def _side_by_side(xp: ModuleType, maps: list[Array], groups: int) -> Array:
+    """Two of ``(..., H, L, d)`` as ``(..., 2 H, L, d)``, in which the heads of a group stay together."""
+    *batch, heads, length, depth = maps[0].shape
+    by_group = [xp.reshape(each, (*batch, groups, heads // groups, length, depth)) for each in maps]
+    return xp.reshape(xp.concat(by_group, axis=-3), (*batch, 2 * heads, length, depth))
 
 
-def _out_of_groups(xp: ModuleType, heads: Array) -> Array:
-    *batch, groups, count, length, depth = heads.shape
-    return xp.reshape(heads, (*batch, groups * count, length, depth))
+def _apart(xp: ModuleType, both: Array, groups: int) -> list[Array]:
+    *batch, heads, length, depth = both.shape
+    by_group = xp.reshape(both, (*batch, groups, 2, heads // 2 // groups, length, depth))
+    shape = (*batch, heads // 2, length, depth)
+    return [xp.reshape(by_group[..., n, :, :, :], shape) for n in range(2)]

@@ -166,6 +166,8 @@ class LatentAttention(Layer):
             return self._decode(x, call, {"cache": cache, "lengths": lengths, "padding": padding})
         positions = call.get("query_positions", 0)
         if latents is None:
+            if "key_positions" in call:
+                raise ValueError("`key_positions` are those of `latents`: `x` attends to itself, at `query_positions`")
             latents, call["key_positions"] = self.latents(x, positions), positions
         queries = self.queries(x, positions)
         if self.causal:

@@ -5,8 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from attention_core import biases, dropout, masks
 from attention_core.cache import GrowingCache, PagedCache, SlidingCache, StaticCache
-from attention_core.variants import ProjectedAttention
+from attention_core.variants import DifferentialAttention, ProjectedAttention
+from attention_np import init
 
 from .models import case
 
@@ -107,3 +109,41 @@ def test_what_does_not_go_with_a_cache() -> None:
     encoder = ProjectedAttention.from_state_dict(layer.state_dict(), num_heads=4)
     with pytest.raises(ValueError, match="the layer is not causal"):
         encoder(x, cache=cache)
+
+
+PER_HEAD: dict[str, dict[str, Any]] = {
+    "bias": {"bias": biases.alibi(4)},
+    "mask": {"mask": masks.rule(lambda b, h, q, k: q - k <= h + b)},
+}
+
+
+@pytest.mark.parametrize("name", PER_HEAD)
+@pytest.mark.parametrize("groups", [2, 4])
+@pytest.mark.parametrize("kind", CACHES)
+def test_masks_and_biases_of_a_head_are_those_of_both_maps(name: str, groups: int, kind: str) -> None:
+    """Differential attention has two maps a head, and one cache for both."""
+    sizes: dict[str, Any] = {"d_in": 12, "num_heads": 4, "num_kv_heads": groups, "d_head": 3}
+    layer = init(DifferentialAttention, np.random.default_rng(0), dtype=np.float64, **sizes)
+    x = np.random.default_rng(1).normal(size=(2, 6, 12))
+    whole = layer(x, **PER_HEAD[name])
+    cls, own = CACHES[kind]
+    first, cache = layer(x[:, :4], cache=layer.new_cache(cls, batch=(2,), **own), **PER_HEAD[name])
+    rest, _ = layer(x[:, 4:], cache=cache, **PER_HEAD[name])
+    np.testing.assert_allclose(np.concatenate([first, rest], axis=1), whole, rtol=0, atol=1e-12)
+    padded = layer(x, lengths=np.array([6, 4]), **PER_HEAD[name])
+    np.testing.assert_allclose(padded[0], whole[0], rtol=0, atol=1e-12)
+    np.testing.assert_allclose(padded[1, :4], whole[1, :4], rtol=0, atol=1e-12)
+
+
+def test_dropout_of_a_padded_batch_drops_the_same_pairs() -> None:
+    sizes = {"d_in": 12, "num_heads": 2, "d_head": 3}
+    layer = init(DifferentialAttention, np.random.default_rng(0), dtype=np.float64, **sizes)
+    x, drop = np.random.default_rng(1).normal(size=(2, 6, 12)), dropout(0.5, seed=3)
+    np.testing.assert_allclose(layer(x, lengths=6, dropout=drop), layer(x, dropout=drop), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["deepseek-v3", "diffllama"])
+def test_key_positions_of_self_attention_are_an_error(name: str) -> None:
+    recorded = case(name)
+    with pytest.raises(ValueError, match="`key_positions`"):
+        recorded.layer()(recorded.part("inputs")["x"], key_positions=3)
