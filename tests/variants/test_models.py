@@ -21,7 +21,7 @@ LIBRARIES = [
     pytest.param(Library("torch"), id="torch", marks=pytest.mark.torch),
 ]
 OPTIONAL = ("relative_attention_bias.weight", "o_proj.weight")  # the latter is `out_proj` elsewhere
-COMPILED_QUICKLY = ("deepseek-v3",)
+COMPILED_QUICKLY = ("stable-diffusion-cross",)
 every_model = pytest.mark.parametrize("name", NAMES)
 in_jax = pytest.mark.parametrize(
     "name", [name if name in COMPILED_QUICKLY else pytest.param(name, marks=pytest.mark.slow) for name in NAMES]
