@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, ClassVar, NamedTuple, Self
 
-from ..arrays import Array, array_namespace, cast, common_dtype, compute_dtype
+from ..arrays import Array, array_namespace, cast, common_dtype, compute_dtype, describe
+from ..checks import fits
 from ..values import static_int
 from .headed import check_heads, heads_of, shape_of
 from .layer import Layer, Parameter, option
@@ -105,6 +106,7 @@ class LinearAttention(Layer):
         )
         dtype = common_dtype(xp, queries.dtype, keys.dtype, values.dtype)
         queries, keys, values = (cast(xp, part, compute_dtype(xp, dtype)) for part in (queries, keys, values))
+        _check_state(state, keys, values)
         queries = _feature(xp, queries)
         keys, values = (_seen(xp, part, key_mask) for part in (_feature(xp, keys), values))
         if not self.causal:
@@ -127,7 +129,27 @@ def _seen(xp: ModuleType, keys: Array, key_mask: Array | None) -> Array:
     """Zeros for what may not be attended to: in features and in values, whatever stands there (``0 * NaN`` is NaN)."""
     if key_mask is None:
         return keys
-    if "bool" not in str(getattr(key_mask, "dtype", None)) or key_mask.ndim < 1 or key_mask.shape[-1] != keys.shape[-2]:
-        shape = tuple(getattr(key_mask, "shape", ()))
-        raise ValueError(f"`key_mask` must be booleans (..., L), True = may be attended to; got shape {shape}")
+    shape, expected = tuple(getattr(key_mask, "shape", ())), (*keys.shape[:-3], keys.shape[-2])
+    if "bool" not in str(getattr(key_mask, "dtype", None)) or shape[-1:] != expected[-1:] or not fits(shape, expected):
+        raise ValueError(
+            f"`key_mask` must be booleans that broadcast to (..., L) = {expected}, True = may be attended to; "
+            f"got {describe(key_mask)} of shape {shape}"
+        )
     return xp.where(key_mask[..., None, :, None], keys, xp.zeros_like(keys))
+
+
+def _check_state(state: Any, keys: Array, values: Array) -> None:
+    if state is None:
+        return
+    if not isinstance(state, LinearState):
+        raise TypeError(f"`state` must be a LinearState that a call returned; got {describe(state)}")
+    array_namespace(("x", keys), *state._asdict().items())
+    heads, depth = keys.shape[-3], keys.shape[-1]
+    for name, x, own in (
+        ("products", state.products, (heads, depth, values.shape[-1])),
+        ("keys", state.keys, (heads, depth)),
+    ):
+        batch = tuple(x.shape[: -len(own)])
+        if tuple(x.shape[-len(own) :]) != own or not fits(batch, tuple(keys.shape[:-3])):
+            expected = ", ".join(map(str, own))
+            raise ValueError(f"`state.{name}` has shape {tuple(x.shape)}; this layer and `x` need (..., {expected})")

@@ -38,7 +38,7 @@ def causal_full(
 ) -> tuple[Array, LinearState]:
     """Query ``i`` sees the state and keys ``0 ... i``, by all the weights ``(L, L)``."""
     weights = xp.tril(matmul(xp, queries, transpose(xp, keys)))
-    above, below = matmul(xp, weights, values), xp.sum(weights, axis=-1)
+    above, below = _of_earlier(xp, weights, values), xp.sum(weights, axis=-1)
     if state is not None:
         more = _read(xp, queries, state)
         above, below = above + more[0], below + more[1]
@@ -57,13 +57,26 @@ def causal_chunks(
         return causal_full(xp, queries, keys, values, state)
     queries, keys, values = (_in_chunks(xp, x, chunk) for x in (queries, keys, values))
     of_chunk = _sums(xp, keys, values, None)
-    before = LinearState(*(xp.cumulative_sum(x, axis=axis) - x for x, axis in zip(of_chunk, (-3, -2), strict=True)))
+    products, total = (
+        xp.cumulative_sum(x, axis=axis, include_initial=True) for x, axis in zip(of_chunk, (-3, -2), strict=True)
+    )
     if state is not None:
-        before = LinearState(before.products + state.products[..., None, :, :], before.keys + state.keys[..., None, :])
-    out, _ = causal_full(xp, queries, keys, values, before)
-    last = LinearState((before.products + of_chunk.products)[..., -1, :, :], (before.keys + of_chunk.keys)[..., -1, :])
+        products, total = products + state.products[..., None, :, :], total + state.keys[..., None, :]
+    out, _ = causal_full(xp, queries, keys, values, LinearState(products[..., :-1, :, :], total[..., :-1, :]))
+    last = LinearState(products[..., -1, :, :], total[..., -1, :])
     *batch, count, size, depth = out.shape
     return xp.reshape(out, (*batch, count * size, depth))[..., :length, :], last
+
+
+def _of_earlier(xp: ModuleType, weights: Array, values: Array) -> Array:
+    """Return ``weights @ values`` of a lower triangle, where ``0 * NaN`` of a later token is 0.
+
+    Weights are positive, so that what is not finite counts as itself, from its own row on.
+    """
+    finite = xp.isfinite(values)
+    zero = xp.zeros_like(values)
+    others = xp.cumulative_sum(xp.where(finite, zero, values), axis=-2)
+    return matmul(xp, weights, xp.where(finite, values, zero)) + others
 
 
 def _in_chunks(xp: ModuleType, x: Array, chunk: int) -> Array:
@@ -88,7 +101,7 @@ def _read(xp: ModuleType, queries: Array, state: LinearState) -> tuple[Array, Ar
 
 def _ratio(xp: ModuleType, above: Array, below: Array) -> Array:
     """Nothing seen is 0 over 0, and gives 0."""
-    seen = below > 0
+    seen = below != 0  # NaN is not nothing
     return xp.where(
         seen[..., None], above / xp.where(seen, below, xp.ones_like(below))[..., None], xp.zeros_like(above)
     )
