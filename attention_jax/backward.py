@@ -83,7 +83,7 @@ def backward(
         start = like(query, (*map(jnp.zeros_like, head[-2:]), dbias))
         strips = jnp.arange(work.queries.count)
         (dk, dv, dbias), dq = lax.scan(lambda sums, n: _strip(work, index, n, head, sums), start, strips)
-        return dbias, (join(work, dq), *swapped(dk, dv))
+        return dbias, (join(work, dq), dk.mT, dv.mT)
 
     dbias, (dq, dk, dv) = lax.scan(one, dbias, (jnp.arange(query.shape[0]), query, key, value, *per_query))
     sizes = spec.sizes
