@@ -24,14 +24,12 @@ def attend_with_added(
     """
     xp = array_namespace(("queries", queries))
     count, dropout = given.keys.shape[-2], call.get("dropout")
-    calls: list[tuple[KeysValues, dict[str, Any]]] = [
-        (given, {**call, "dropout": _of_keys(dropout, 0, count)}),
-        (added, {"dropout": _of_keys(dropout, count, count + added.keys.shape[-2])}),
-    ]
-    parts = [
-        dot_product_attention(queries, *each, return_lse=True, return_weights=return_weights, **its)
-        for each, its in calls
-    ]
+    options: dict[str, Any] = {"return_lse": True, "return_weights": return_weights}
+    own = {**call, "dropout": _of_keys(dropout, 0, count)}
+    first = dot_product_attention(queries, *given, **options, **own)
+    queries = xp.broadcast_to(queries, (*first.out.shape[:-1], queries.shape[-1]))  # added keys have no batch axes
+    dropped = _of_keys(dropout, count, count + added.keys.shape[-2])
+    parts = [first, dot_product_attention(queries, *added, **options, dropout=dropped)]
     out, lse = merge([part.out for part in parts], [part.lse for part in parts])
     if not return_weights:
         return Result(out)

@@ -130,6 +130,8 @@ class MultiHeadAttention(Layer):
         ``key`` is ``query`` by default, and ``value`` is ``key``. ``average_weights`` returns the weights' mean over
         the heads, ``(..., L, L_2)``. The other arguments are those of :func:`dot_product_attention`.
         """
+        if isinstance(key, KeysValues) and value is not None:
+            raise ValueError("`value` was given, but `key` holds the values already")
         queries = self.queries(query)
         keys_values = key if isinstance(key, KeysValues) else self.keys_values(query if key is None else key, value)
         result = self.attend(queries, keys_values, return_weights=return_weights or average_weights, **call)

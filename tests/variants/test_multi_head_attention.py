@@ -7,6 +7,7 @@ import pytest
 
 from attention_core import dropout, masks
 from attention_core.variants import MultiHeadAttention
+from attention_np import init
 
 WIDTH, HEADS, DEPTH, L, L_2, KDIM, VDIM, BATCH = 12, 4, 3, 5, 7, 10, 8, 2
 
@@ -191,6 +192,24 @@ def test_added_keys_are_dropped_as_keys_of_the_call_are(seeded: bool) -> None:
     joined = heads.swapaxes(1, 2).reshape(BATCH, L, WIDTH)
     wanted = joined @ layer.out_proj.weight.T + layer.out_proj.bias
     np.testing.assert_allclose(layer(x, dropout=drop), wanted, rtol=1e-10)
+
+
+@pytest.mark.parametrize("batches", [((), (2,)), ((1,), (2,)), ((2,), ())], ids=str)
+def test_added_keys_beside_queries_and_keys_that_broadcast(batches: Any) -> None:
+    rng = np.random.default_rng(0)
+    layer = init(MultiHeadAttention, rng, dtype=np.float64, embed_dim=12, num_heads=3, add_bias_kv=True)
+    query, key = (rng.normal(size=(*batch, n, 12)) for batch, n in zip(batches, (5, 6), strict=True))
+    result = layer(query, key, return_weights=True)
+    whole = layer(np.broadcast_to(query, (2, 5, 12)), np.broadcast_to(key, (2, 6, 12)), return_weights=True)
+    np.testing.assert_allclose(result.out, whole.out, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(result.weights, whole.weights, rtol=0, atol=1e-12)
+
+
+def test_values_beside_keys_and_values_are_an_error() -> None:
+    layer = init(MultiHeadAttention, np.random.default_rng(0), embed_dim=12, num_heads=3)
+    x = np.ones((4, 12))
+    with pytest.raises(ValueError, match="`value` was given, but `key` holds the values already"):
+        layer(x, layer.keys_values(x), x)
 
 
 def test_a_query_that_sees_nothing_gives_the_bias_of_the_output() -> None:
