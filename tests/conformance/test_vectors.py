@@ -32,6 +32,7 @@ def assert_passes_everything(row):
     assert {output.name for output in row.verdict.outputs} == set(row.case.expected), (row.case.id, row.lacking)
 
 
+@pytest.mark.slow  # CI lints the vectors by the command
 def test_no_complaints(groups):
     assert lint(groups) == []
 

@@ -32,6 +32,7 @@ ONLY_THE_DIALECT: Mapping[str, Mapping[str, str]] = {
         "visible-nan-": LEAKS,
         "precision-wider-value": MIXED,
         **dict.fromkeys(("empty-row-", "lengths-", "segments-padded-", "several-causal-"), NAN_ROWS),
+        **dict.fromkeys(("one-depth-mask", "one-depth-segments"), NAN_ROWS),
     },
     "onnx": {
         "poison-": LEAKS,
