@@ -26,10 +26,10 @@ def attend_with_added(
     count, dropout = given.keys.shape[-2], call.get("dropout")
     options: dict[str, Any] = {"return_lse": True, "return_weights": return_weights}
     own = {**call, "dropout": _of_keys(dropout, 0, count)}
-    first = dot_product_attention(queries, *given, **options, **own)
+    first = dot_product_attention(queries, given.keys, given.values, **options, **own)
     queries = xp.broadcast_to(queries, (*first.out.shape[:-1], queries.shape[-1]))  # added keys have no batch axes
     dropped = _of_keys(dropout, count, count + added.keys.shape[-2])
-    parts = [first, dot_product_attention(queries, *added, **options, dropout=dropped)]
+    parts = [first, dot_product_attention(queries, added.keys, added.values, **options, dropout=dropped)]
     out, lse = merge([part.out for part in parts], [part.lse for part in parts])
     if not return_weights:
         return Result(out)
