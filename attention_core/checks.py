@@ -133,12 +133,13 @@ def as_float(value: Any) -> float:
         return math.inf if value > 0 else -math.inf
 
 
-def check_sinks(xp: ModuleType, sinks: Array, sizes: Sizes) -> None:
-    """One logit a query head."""
+def check_sinks(xp: ModuleType, sinks: Array, sizes: Sizes) -> Array:
+    """Return the sinks: one logit a query head."""
     if not is_real_floating(xp, sinks.dtype):
         raise TypeError(f"`sinks` has dtype {dtype_name(sinks.dtype)}; it must be real floating-point")
     if tuple(sinks.shape) != (sizes.heads,):
         raise ValueError(f"`sinks` has shape {tuple(sinks.shape)}; it must be (Hq,) = ({sizes.heads},)")
+    return sinks
 
 
 def check_positions(name: str, positions: Any, batch: tuple[int, ...], length: int) -> Any:

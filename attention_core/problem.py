@@ -134,15 +134,13 @@ def make_problem(
 ) -> Problem:
     """Check a call and settle its shapes, dtypes and positions; raise before any work if it is wrong."""
     checks.check_layout(layout)
-    bare = mask is None and bias is None and softcap is None and sinks is None and dropout is None
-    bare = bare and layout == "BHLD" and type(query_positions) is type(key_positions) is int
-    bare = bare and query_positions == key_positions == 0
+    bare = mask is None and bias is None and softcap is None and sinks is None and dropout is None and layout == "BHLD"
+    bare = bare and type(query_positions) is type(key_positions) is int and query_positions == key_positions == 0
     if bare and (settled := _settled_before(query, key, value)) is not None:
         scale = checks.check_scale(scale, settled["sizes"].depth)
         return Problem(**settled, query=query, key=key, value=value, scale=scale)
     mask, bias, dropout = _as_mask(mask), _as_bias(bias), _as_dropout(dropout)
-    positions = {"query_positions": query_positions, "key_positions": key_positions}
-    others = _other_arrays(mask, bias, dropout, sinks, **positions)
+    others = _other_arrays(mask, bias, dropout, sinks, query_positions=query_positions, key_positions=key_positions)
     xp = array_namespace(("query", query), ("key", key), ("value", value), *others)
     if library_name(xp) == "jax":
         query, key, value = (as_array(xp, x) for x in (query, key, value))
@@ -152,16 +150,9 @@ def make_problem(
     if plain or layout != "BHLD":
         query, key, value = (heads_first(xp, x, layout) for x in (query, key, value))
     sizes = checks.measure(query, key, value)
-    if sinks is not None:
-        sinks = as_array(xp, sinks)
-        checks.check_sinks(xp, sinks, sizes)
+    sinks = None if sinks is None else checks.check_sinks(xp, as_array(xp, sinks), sizes)
     query_positions, key_positions = settle_positions(mask, query_positions, key_positions, sizes)
-    if mask is not None:
-        mask.check(sizes)
-    if bias is not None:
-        bias.check(xp, sizes)
-    if dropout is not None:
-        dropout.check(sizes)
+    _check_values(xp, sizes, mask, bias, dropout)
     out_dtype = common_dtype(xp, query.dtype, key.dtype, value.dtype)
     dtype = compute_dtype(xp, out_dtype)
     problem = Problem(
@@ -215,6 +206,15 @@ def _remember(problem: Problem) -> None:
             known.clear()
         arrays = ("query", "key", "value", "scale")
         known[_look(p.query, p.key, p.value)] = {name: x for name, x in vars(p).items() if name not in arrays}
+
+
+def _check_values(xp: ModuleType, sizes: Sizes, mask: Mask | None, bias: Bias | None, dropout: Dropout | None) -> None:
+    if mask is not None:
+        mask.check(sizes)
+    if bias is not None:
+        bias.check(xp, sizes)
+    if dropout is not None:
+        dropout.check(sizes)
 
 
 def _other_arrays(
