@@ -70,5 +70,5 @@ def plot(report: dict[str, Any], path: Path) -> None:
     axes.set_xticks([0.5, 1, 2, 5, 10, 20, 50, 100], ["0.5", "1", "2", "5", "10", "20", "50", "100"], minor=False)
     axes.grid(axis="x", color="#dddddd")
     axes.invert_yaxis()
-    axes.legend(loc="lower right")
+    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=len(PEERS), frameon=False)
     figure.savefig(path, bbox_inches="tight", dpi=110, metadata={"Software": None})
