@@ -94,13 +94,13 @@ JOINED = (real(2, 3, 24), real(2, 2, 12), real(2, 2, 10))
 
 QUICK: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "jax_nn": (of_jax_nn, (*LENGTH_FIRST, real(2, 4, 3, 5), booleans(4, 3, 5), integers(2, 3), integers(0, 4))),
-    "flash.cache": (of_cache, (*LENGTH_FIRST, *NEW, integers(0, 2), np.cos(ANGLES), np.sin(ANGLES))),
     "onnx": (of_onnx, (*HEADS_FIRST, booleans(2, 1, 3, 4), integers(4, 2))),
 }
 SLOW: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "torch.sdpa": (of_sdpa, (*HEADS_FIRST, booleans(3, 5))),
     "torch.mha": (of_mha, MHA),
     "flash": (of_flash, (*LENGTH_FIRST, real(2, 4))),
+    "flash.cache": (of_cache, (*LENGTH_FIRST, *NEW, integers(0, 2), np.cos(ANGLES), np.sin(ANGLES))),
     "flash.varlen": (of_varlen, PACKED),
     "flash.pages": (of_pages, (LENGTH_FIRST[0], *PAGES, *NEW, integers((4, 0), (1, 3)))),
     "onnx.past": (of_past, (*JOINED, real(3, 4), real(2, 2, 2, 6), real(2, 2, 2, 5))),
