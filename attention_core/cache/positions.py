@@ -6,7 +6,7 @@ from numbers import Integral
 from types import ModuleType
 from typing import Any
 
-from ..arrays import Array, as_array, device_of
+from ..arrays import Array, array_namespace, as_array, device_of
 from ..checks import fits
 from ..masks import Mask, global_tokens
 from ..pairs import as_index
@@ -53,4 +53,6 @@ def real_tokens(xp: ModuleType, lengths: Any, count: int, like: Array) -> Array:
     """Return how many of ``count`` tokens are real, between 0 and ``count``, ``(...)`` or ``()``."""
     if isinstance(lengths, Integral):
         return xp.asarray(min(max(int(lengths), 0), count), device=device_of(xp, like))
-    return xp.clip(as_index(xp, as_array(xp, lengths)), 0, count)
+    lengths = as_array(xp, lengths)
+    array_namespace(("lengths", lengths), ("x", like))
+    return xp.clip(as_index(xp, lengths), 0, count)

@@ -108,6 +108,7 @@ def rotate(x: Array, positions: int | Array, rotary: Rotary, *, layout: str = "B
 
 def rotate_alike(xp: ModuleType, arrays: tuple[Array, ...], positions: Any, rotary: Rotary) -> tuple[Array, ...]:
     """Rotate arrays ``(..., H, L, D)`` of any heads, but of the same length and depth, by one table."""
+    _check_rotary(rotary)
     x = arrays[0]
     positions = check_positions("positions", positions, tuple(x.shape[:-3]), x.shape[-2])
     dtype = compute_dtype(xp, *(each.dtype for each in arrays))
@@ -117,14 +118,18 @@ def rotate_alike(xp: ModuleType, arrays: tuple[Array, ...], positions: Any, rota
 
 def _checked(x: Any, positions: Any, rotary: Any, layout: str) -> ModuleType:
     check_layout(layout)
-    if not isinstance(rotary, Rotary):
-        raise TypeError(f"`rotary` must be a Rotary; got {describe(rotary)}")
+    _check_rotary(rotary)
     named = [("x", x)] + ([("positions", positions)] if hasattr(positions, "ndim") else [])
     xp = array_namespace(*named)
     check_dtypes(xp, x=x)
     if x.ndim < 2:
         raise ValueError(f"`x` must have at least the axes (L, D); got shape {tuple(x.shape)}")
     return xp
+
+
+def _check_rotary(rotary: Any) -> None:
+    if not isinstance(rotary, Rotary):
+        raise TypeError(f"`rotary` must be a Rotary; got {describe(rotary)}")
 
 
 def _settled(xp: ModuleType, positions: int | Array, x: Array) -> Array:

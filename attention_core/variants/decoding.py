@@ -7,6 +7,7 @@ from typing import Any, TypedDict, TypeVar
 
 from ..arrays import Array, array_namespace, describe
 from ..cache import Cache
+from ..cache.base import Kept
 from ..cache.positions import check_padding, real, token_positions
 from .headed_call import HeadedCall, KeysValues, attention_result
 
@@ -28,6 +29,9 @@ def check_decoding(
 ) -> None:
     """Raise for what a cache, or lengths, cannot be together with; ``window`` keys are what a query sees."""
     cache = decoding.get("cache")
+    array_namespace(("x", x))
+    if x.ndim < 2:
+        raise ValueError(f"`x` must have at least the axes (L, d_in); got shape {tuple(x.shape)}")
     check_padding(decoding.get("lengths"), decoding.get("padding", "right"), tuple(x.shape[:-2]))
     given = [name for name in ("positions", "query_positions", "key_positions") if call.get(name) is not None]
     if given:
@@ -49,7 +53,9 @@ def decoding_positions(x: Array, decoding: Decoding) -> Array:
     """Return the positions ``(..., L)`` of the tokens, ``-1`` for padding."""
     lengths, padding, cache = decoding.get("lengths"), decoding.get("padding", "right"), decoding.get("cache")
     if cache is not None:
-        return cache.positions(x.shape[-2], lengths=lengths, padding=padding)
+        positions = cache.positions(x.shape[-2], lengths=lengths, padding=padding)
+        array_namespace(("x", x), ("cache", positions))
+        return positions
     return token_positions(array_namespace(("x", x)), 0, x.shape[-2], lengths, padding, x)
 
 
@@ -71,5 +77,7 @@ def attend_decoding(
 def empty_cache(kind: type[K], like: Array, batch: tuple[int, ...], sizes: tuple[int, int, int], own: Any) -> K:
     """Return an empty cache of a class for ``(heads, depth, value depth)``."""
     cls: Any = kind
+    if not (isinstance(cls, type) and issubclass(cls, Kept)):
+        raise TypeError(f"`kind` must be a class of `cache` that holds tokens itself; got {cls!r}")
     heads, depth, value_depth = sizes
     return cls.empty(like, batch=batch, num_kv_heads=heads, depth=depth, value_depth=value_depth, **own)

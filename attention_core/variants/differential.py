@@ -166,7 +166,7 @@ class DifferentialAttention(Layer):
         cache ``(out, cache)``; in a padded batch ``lengths (...)`` tokens of each item are real, the first ones or,
         with ``padding="left"``, the last.
         """
-        if cache is not None or lengths is not None:
+        if cache is not None or lengths is not None or padding != "right":
             if return_weights:
                 raise ValueError("`return_weights` does not go with `cache` and `lengths`")
             return self._decode(x, call, {"cache": cache, "lengths": lengths, "padding": padding})

@@ -85,7 +85,7 @@ class Headed(Layer):
         ``L``. In a padded batch ``lengths (...)`` tokens of each item are real, the first ones or, with
         ``padding="left"``, the last: padding is seen by nobody, and its rows of the output mean nothing.
         """
-        if cache is None and lengths is None:
+        if cache is None and lengths is None and padding == "right":
             if x_2 is None and "query_positions" in call:
                 call.setdefault("key_positions", call["query_positions"])
             return self.attend(*self.project(x, x_2), return_weights=return_weights, **call)

@@ -160,7 +160,7 @@ class LatentAttention(Layer):
         the latents side by side, and one value, the first of them. In a padded batch ``lengths (...)`` tokens of each
         item are real, the first ones or, with ``padding="left"``, the last.
         """
-        if cache is not None or lengths is not None:
+        if cache is not None or lengths is not None or padding != "right":
             if latents is not None or return_weights:
                 raise ValueError("`cache` and `lengths` go with neither `latents` nor weights")
             return self._decode(x, call, {"cache": cache, "lengths": lengths, "padding": padding})
