@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import sqrt
 from types import ModuleType
 from typing import Any, ClassVar, Self, Unpack
 
@@ -13,7 +12,7 @@ from ..biases import dense
 from ..checks import check_dtypes
 from ..problem import Result
 from .headed import HeadedCall, KeysValues, attention_result, shape_of
-from .layer import Layer, Parameter, Uniform, check_inputs
+from .layer import Layer, Parameter, check_inputs
 from .linear import Linear
 from .named import check_named, named_arrays, under
 
@@ -62,10 +61,9 @@ class AdditiveAttention(Layer):
         shapes = {"W_q": (hidden, d_query), "W_k": (hidden, shape_of(weights, "W_k.weight")[1]), "w_v": (1, hidden)}
         expected = {}
         for name, (d_out, d_in) in shapes.items():
-            law = Uniform(-1 / sqrt(d_in), 1 / sqrt(d_in))
-            expected[f"{name}.weight"] = Parameter((d_out, d_in), law)
+            expected[f"{name}.weight"] = Parameter((d_out, d_in))
             if f"{name}.bias" in weights:
-                expected[f"{name}.bias"] = Parameter((d_out,), law)
+                expected[f"{name}.bias"] = Parameter((d_out,))
         check_named(weights, expected)
         return cls(*(Linear.from_state_dict(under(name, weights)) for name in shapes))
 

@@ -76,8 +76,12 @@ def attend_decoding(
 
 def empty_cache(kind: type[K], like: Array, batch: tuple[int, ...], sizes: tuple[int, int, int], own: Any) -> K:
     """Return an empty cache of a class for ``(heads, depth, value depth)``."""
+    _check_kind(kind)
     cls: Any = kind
-    if not (isinstance(cls, type) and issubclass(cls, Kept)):
-        raise TypeError(f"`kind` must be a class of `cache` that holds tokens itself; got {cls!r}")
     heads, depth, value_depth = sizes
     return cls.empty(like, batch=batch, num_kv_heads=heads, depth=depth, value_depth=value_depth, **own)
+
+
+def _check_kind(kind: Any) -> None:
+    if not (isinstance(kind, type) and issubclass(kind, Kept)):
+        raise TypeError(f"`kind` must be a class of `cache` that holds tokens itself; got {kind!r}")

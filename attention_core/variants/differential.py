@@ -14,7 +14,7 @@ from ..problem import Result
 from ..rotary import Rotary, rotate
 from .decoding import Decoding, attend_decoding, check_decoding, decoding_positions, empty_cache
 from .headed import HeadedCall, KeysValues, attention_result, check_heads, heads_of, shape_of, with_causal
-from .layer import Layer, Normal, Parameter, Uniform, option
+from .layer import Layer, Normal, Parameter, Uniform, check_optional, option
 from .linear import Linear, join_heads
 from .named import check_named, named_arrays, under
 from .norm import RMSNorm
@@ -92,7 +92,10 @@ class DifferentialAttention(Layer):
         """Return the laws of ``nn.Linear``, ``lambda_*`` of deviation 0.1, and a norm that changes nothing."""
         options = {name for name in cls.option_names() if name not in cls.size_names}
         d_in, heads, depth = cls.check_sizes({n: size for n, size in sizes.items() if n not in options}).values()
+        check_optional(num_kv_heads=num_kv_heads)
         groups = heads if num_kv_heads is None else num_kv_heads
+        if heads % groups:
+            raise ValueError(f"`num_kv_heads` is {groups}, which does not divide the {heads} of `num_heads`")
         widths = (2 * heads * depth, 2 * groups * depth, 2 * groups * depth)
         linears = {name: (d_in, width) for name, width in zip(PROJECTIONS, widths, strict=True)}
         expected = {

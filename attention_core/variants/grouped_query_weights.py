@@ -81,7 +81,7 @@ def _expected(weights: Mapping[str, Array], heads: int, kv_heads: int, query_gat
             found[f"{name}.bias"] = Parameter((count,))
     for name, count in (("q_norm.weight", heads), ("k_norm.weight", kv_heads)):
         if name in weights:
-            whole = tuple(weights[name].shape) == (count * depth,)
+            whole = tuple(getattr(weights[name], "shape", ())) == (count * depth,)
             found[name] = Parameter((count * depth if whole else depth,))
     return found | ({"sinks": Parameter((heads,))} if "sinks" in weights else {})
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, TypeVar, Unpack
 
 from ..arrays import Array, array_namespace
@@ -12,6 +11,7 @@ from .decoding import Decoding, attend_decoding, check_decoding, decoding_positi
 from .headed_call import HeadedCall, KeysValues, attention_result, with_causal
 from .layer import Layer, check_inputs
 from .linear import Linear, join_heads, split_heads
+from .named import shape_of
 
 __all__ = [
     "Headed",
@@ -131,16 +131,3 @@ def check_heads(width: int, heads: Any) -> None:
         raise TypeError(f"`num_heads` must be a Python integer; got a {type(heads).__qualname__}")
     if heads < 1 or width % heads:
         raise ValueError(f"`num_heads` is {heads}, which does not divide the projections' width {width}")
-
-
-def shape_of(weights: Mapping[str, Array], name: str, ndim: int = 2) -> tuple[int, ...]:
-    """Return the shape of a weight that tells the layer's sizes, or raise if it is missing or no such array."""
-    if not isinstance(weights, Mapping):
-        raise TypeError(f"`weights` must be a mapping of names to arrays; got a {type(weights).__qualname__}")
-    if name not in weights:
-        raise ValueError(f"`weights` must hold `{name}`; it holds {', '.join(map(str, weights)) or 'nothing'}")
-    array_namespace((name, weights[name]))
-    shape = tuple(weights[name].shape)
-    if len(shape) != ndim:
-        raise ValueError(f"`{name}` must have {ndim} axes; got shape {shape}")
-    return shape

@@ -15,7 +15,7 @@ from ..rotary import Rotary, rotate
 from .decoding import Decoding, attend_decoding, check_decoding, decoding_positions, empty_cache
 from .headed import HeadedCall, KeysValues, attention_result, check_heads, heads_of, with_causal
 from .latent_weights import parameters_of, sizes_of
-from .layer import Layer, Parameter, check_inputs, option
+from .layer import Layer, Parameter, check_inputs, check_optional, option
 from .linear import Linear, join_heads
 from .named import check_named, named_arrays, under
 from .norm import RMSNorm
@@ -95,6 +95,7 @@ class LatentAttention(Layer):
         **sizes: Any,
     ) -> dict[str, Parameter]:
         """Return DeepSeek's laws: weights of deviation 0.02; ``q_lora_rank=None`` projects queries at once."""
+        check_optional(q_lora_rank=q_lora_rank)
         return parameters_of(**cls.check_sizes(sizes), q_lora_rank=q_lora_rank, bias=bias)
 
     @classmethod

@@ -47,8 +47,8 @@ def parameters_of(
 
 def sizes_of(weights: Mapping[str, Array], num_heads: int) -> dict[str, Any]:
     """Return the arguments of ``parameters_of`` that these weights tell, or raise where they tell none."""
-    at_once = not any(name in weights for name in ("q_a_proj.weight", "q_b_proj.weight"))
     width, values = shape_of(weights, "o_proj.weight")
+    at_once = not any(name in weights for name in ("q_a_proj.weight", "q_b_proj.weight"))
     both, rank = shape_of(weights, "kv_b_proj.weight")
     queries, _ = shape_of(weights, "q_proj.weight" if at_once else "q_b_proj.weight")
     turning = shape_of(weights, "kv_a_proj_with_mqa.weight")[0] - rank

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self, TypeAlias
 from ..arrays import Array, array_namespace, describe
 from ..checks import check_dtypes
 
-__all__ = ["Layer", "Normal", "Parameter", "Uniform", "check_inputs", "check_layer", "option"]
+__all__ = ["Layer", "Normal", "Parameter", "Uniform", "check_inputs", "check_layer", "check_optional", "option"]
 
 
 @dataclass(frozen=True)
@@ -116,11 +116,22 @@ class Layer:
                 raise TypeError(
                     f"{cls.__qualname__} needs the size `{name}`; its sizes are {', '.join(cls.size_names)}"
                 )
-            if not isinstance(sizes[name], int) or isinstance(sizes[name], bool):
-                raise TypeError(f"`{name}` must be a Python integer; got a {type(sizes[name]).__qualname__}")
-            if sizes[name] < 1:
-                raise ValueError(f"`{name}` must be at least 1; got {sizes[name]}")
+            _check_size(name, sizes[name])
         return dict(sizes)
+
+
+def check_optional(**sizes: Any) -> None:
+    """Raise for a size that is neither ``None`` nor an integer of at least 1."""
+    for name, size in sizes.items():
+        if size is not None:
+            _check_size(name, size)
+
+
+def _check_size(name: str, size: Any) -> None:
+    if not isinstance(size, int) or isinstance(size, bool):
+        raise TypeError(f"`{name}` must be a Python integer; got a {type(size).__qualname__}")
+    if size < 1:
+        raise ValueError(f"`{name}` must be at least 1; got {size}")
 
 
 def check_layer(layer: Any) -> None:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 from ..arrays import Array, array_namespace, cast, common_dtype, compute_dtype, matmul, transpose
 from ..checks import check_dtypes
 from .layer import Layer, Parameter, Uniform
-from .named import check_named, named_arrays
+from .named import check_named, named_arrays, shape_of
 
 __all__ = ["Linear", "join_heads", "split_heads"]
 
@@ -43,9 +43,7 @@ class Linear(Layer):
 
     @classmethod
     def from_state_dict(cls, weights: Mapping[str, Array]) -> Self:
-        shape = tuple(weights["weight"].shape) if "weight" in weights else (1, 1)
-        if len(shape) != 2:
-            raise ValueError(f"`weight` must be a matrix (d_out, d_in); got shape {shape}")
+        shape = shape_of(weights, "weight")
         expected = {"weight": Parameter(shape)} | ({"bias": Parameter(shape[:1])} if "bias" in weights else {})
         check_named(weights, expected)
         return cls(**weights)

@@ -11,7 +11,7 @@ from ..arrays import Array, array_namespace, cast, common_dtype, device_of
 from ..problem import Result
 from .added_keys import attend_with_added
 from .headed import HeadedCall, KeysValues, attention_result, check_heads, heads_of, shape_of
-from .layer import Layer, Normal, Parameter, Uniform, option
+from .layer import Layer, Normal, Parameter, Uniform, check_optional, option
 from .linear import Linear, join_heads
 from .named import check_named, named_arrays, under
 
@@ -73,6 +73,7 @@ class MultiHeadAttention(Layer):
     ) -> dict[str, Parameter]:
         """Return the module's shapes and laws: Xavier's for the projections, zeros for the biases."""
         width, heads = cls.check_sizes(sizes).values()
+        check_optional(kdim=kdim, vdim=vdim)
         check_heads(width, heads)
         shapes = _projections(width, width if kdim is None else kdim, width if vdim is None else vdim)
         expected = {name: Parameter(shape, _xavier(shape)) for name, shape in shapes.items()}

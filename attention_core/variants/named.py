@@ -10,7 +10,7 @@ from ..arrays import Array, array_namespace, describe
 from ..checks import check_dtypes
 from .layer import Layer, Parameter
 
-__all__ = ["check_named", "named_arrays", "under"]
+__all__ = ["check_named", "named_arrays", "shape_of", "under"]
 
 
 def named_arrays(layer: Any, prefix: str = "") -> dict[str, Array]:
@@ -28,7 +28,20 @@ def named_arrays(layer: Any, prefix: str = "") -> dict[str, Array]:
 def under(prefix: str, weights: Mapping[str, Any]) -> dict[str, Any]:
     """Return what stands below a prefix, without it: ``under("q_proj", ...)`` holds ``weight`` and ``bias``."""
     start = f"{prefix}."
-    return {name.removeprefix(start): x for name, x in weights.items() if name.startswith(start)}
+    return {name.removeprefix(start): x for name, x in weights.items() if str(name).startswith(start)}
+
+
+def shape_of(weights: Mapping[str, Array], name: str, ndim: int = 2) -> tuple[int, ...]:
+    """Return the shape of a weight that tells the layer's sizes, or raise if it is missing or no such array."""
+    if not isinstance(weights, Mapping):
+        raise TypeError(f"`weights` must be a mapping of names to arrays; got a {type(weights).__qualname__}")
+    if name not in weights:
+        raise ValueError(f"`weights` must hold `{name}`; it holds {', '.join(map(str, weights)) or 'nothing'}")
+    array_namespace((name, weights[name]))
+    shape = tuple(weights[name].shape)
+    if len(shape) != ndim:
+        raise ValueError(f"`{name}` must have {ndim} {'axis' if ndim == 1 else 'axes'}; got shape {shape}")
+    return shape
 
 
 def check_named(weights: Mapping[str, Array], expected: Mapping[str, Parameter]) -> None:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 from ..arrays import Array, array_namespace, cast, common_dtype, compute_dtype
 from ..checks import check_dtypes
 from .layer import Layer, Parameter, Uniform, option
-from .named import check_named, named_arrays
+from .named import check_named, named_arrays, shape_of
 
 __all__ = ["RMSNorm"]
 
@@ -40,10 +40,7 @@ class RMSNorm(Layer):
 
     @classmethod
     def from_state_dict(cls, weights: Mapping[str, Array], *, eps: float = 1e-6, offset: float = 0.0) -> Self:
-        shape = tuple(weights["weight"].shape) if "weight" in weights else (1,)
-        if len(shape) != 1:
-            raise ValueError(f"`weight` must be a vector (d,); got shape {shape}")
-        check_named(weights, {"weight": Parameter(shape)})
+        check_named(weights, {"weight": Parameter(shape_of(weights, "weight", ndim=1))})
         return cls(weights["weight"], eps, offset)
 
     def state_dict(self) -> dict[str, Array]:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 
 from ..arrays import Array
 from .headed import Headed, KeysValues, check_heads, heads_of, shape_of
-from .layer import Parameter, option
+from .layer import Parameter, check_optional, option
 from .linear import Linear
 from .named import check_named, named_arrays, under
 
@@ -65,6 +65,7 @@ class ProjectedAttention(Headed):
     ) -> dict[str, Parameter]:
         """Return the laws of ``nn.Linear`` for the four parts."""
         d_in, heads, d_head = cls.check_sizes(sizes).values()
+        check_optional(d_in_2=d_in_2, d_out=d_out)
         answers = d_in if d_in_2 is None else d_in_2
         depths = (d_in, answers, answers, heads * d_head)
         widths = (*[heads * d_head] * 3, d_in if d_out is None else d_out)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 from ..arrays import Array
 from ..biases import Bias, relative
 from .headed import Headed, HeadedCall, KeysValues, check_heads, heads_of, shape_of
-from .layer import Normal, Parameter, option
+from .layer import Normal, Parameter, check_optional, option
 from .linear import Linear
 from .named import check_named, named_arrays, under
 
@@ -60,6 +60,7 @@ class T5Attention(Headed):
     ) -> dict[str, Parameter]:
         """Return T5's own laws, normal ones whose width makes up for the scale; ``num_buckets=None``: no table."""
         width, heads, depth = cls.check_sizes(sizes).values()
+        check_optional(num_buckets=num_buckets, d_model_2=d_model_2)
         answers = width if d_model_2 is None else d_model_2
         inner, law = heads * depth, Normal(1 / sqrt(answers))
         expected = {

@@ -203,8 +203,12 @@ def test_a_wrong_weight_is_said(change: Any, told: Any, kind: type[Exception], w
         (lambda layer: GroupedQueryAttention.parameters(**SHARED), TypeError, "needs the size `num_heads`"),
         (lambda layer: GroupedQueryAttention.parameters(**SHARED, num_heads=2, depth=1), TypeError, "no size `depth`"),
         (lambda layer: RMSNorm(np.ones(3))(np.ones(4)), ValueError, "its last axis must be d = 3"),
-        (lambda layer: RMSNorm.from_state_dict({}), ValueError, "missing"),
-        (lambda layer: RMSNorm.from_state_dict({"weight": np.ones((2, 2))}), ValueError, "must be a vector"),
+        (lambda layer: RMSNorm.from_state_dict({}), ValueError, "`weights` must hold `weight`; it holds nothing"),
+        (
+            lambda layer: RMSNorm.from_state_dict({"weight": np.ones((2, 2))}),
+            ValueError,
+            "`weight` must have 1 axis; got shape",
+        ),
     ],
 )
 def test_a_wrong_call_is_said(call: Any, kind: type[Exception], words: str) -> None:
