@@ -75,8 +75,9 @@ class AttentionJax:
                 found = differentiable({**inputs, **part})
                 return {name: found[name] for name in cotangents}
 
-            _, pullback = self.jax.vjp(with_cotangents, {name: inputs[name] for name in wanted})
-            (gradients,) = pullback(cotangents)
+            found, pullback = self.jax.vjp(with_cotangents, {name: inputs[name] for name in wanted})
+            # out's is of the case's dtype, lse's of the wider one that lse has
+            (gradients,) = pullback({name: x.astype(found[name].dtype) for name, x in cotangents.items()})
             return {**outputs, **{f"gradient.{name}": array for name, array in gradients.items()}}
 
         return compute
