@@ -28,7 +28,7 @@ __all__ = [
     "LookCall",
     "Seen",
     "both",
-    "check_positional",
+    "check_call",
     "check_tokens",
     "empty_arrays",
     "flat",
@@ -171,7 +171,7 @@ class Kept(Cache):
         **call: Unpack[LookCall],
     ) -> tuple[Any, Self]:
         check_tokens(self, key, value, query)
-        check_positional(mask, call.get("bias"))
+        check_call(mask, call)
         positions, seen, cache = self._extended(key, value, lengths, padding)
         result = look(query, positions, seen, mask if lengths is None else both(mask, real()), call)
         return (result if return_lse else result.out), cache
@@ -231,7 +231,15 @@ def both(a: Any, b: Any) -> Any:
     return a & b
 
 
-def check_positional(mask: Any, bias: Any) -> None:
+def check_call(mask: Any, call: LookCall) -> None:
+    """Raise for an argument that a cache has none of, and for a mask or a bias that does not go by positions."""
+    for name in call:
+        if name not in LookCall.__annotations__:
+            raise TypeError(f"`{name}` was given, but a cache's attend takes {', '.join(LookCall.__annotations__)}")
+    _check_positional(mask, call.get("bias"))
+
+
+def _check_positional(mask: Any, bias: Any) -> None:
     """Raise for a mask or a bias that goes by the indices of a call: a cache keeps keys at indices of its own."""
     if mask is not None and not isinstance(mask, Mask):
         raise ValueError(

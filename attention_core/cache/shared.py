@@ -15,7 +15,7 @@ from ..masks.algebra import And, Not, Or
 from ..masks.rules import Chunked, Dilated, GlobalTokens, Prefix, SlidingWindow
 from ..problem import Result
 from ..softmax import merge
-from .base import CAUSAL, Cache, Kept, LookCall, both, check_positional, check_tokens, look, terms
+from .base import CAUSAL, Cache, Kept, LookCall, both, check_call, check_tokens, look, terms
 from .positions import real
 
 __all__ = ["SharedPrefixCache"]
@@ -52,6 +52,7 @@ class SharedPrefixCache(Cache):
         for name, each in (("prefix", prefix), ("own", own)):
             if not isinstance(each, Kept):
                 raise TypeError(f"`{name}` must be a cache that holds tokens itself; got {describe(each)}")
+        array_namespace(("prefix", prefix.lengths), ("own", own.lengths))
         if prefix.batch != ():
             raise ValueError(f"`prefix` is one prompt, without batch axes; got {prefix.batch}")
         if not is_traced(own.lengths) and bool(array_namespace(("lengths", own.lengths)).any(own.lengths > 0)):
@@ -86,7 +87,7 @@ class SharedPrefixCache(Cache):
         **call: Unpack[LookCall],
     ) -> tuple[Any, Self]:
         check_tokens(self.own, key, value, query)
-        check_positional(mask, call.get("bias"))
+        check_call(mask, call)
         positions = self.positions(query.shape[-2], lengths=lengths, padding=padding)
         ours = mask if lengths is None else both(mask, real())
         prefix = self._look_at_prefix(query, positions, ours, call)

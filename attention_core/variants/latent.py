@@ -8,7 +8,17 @@ from math import sqrt
 from types import ModuleType
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar, Unpack
 
-from ..arrays import Array, array_namespace, broadcast_shapes, cast, common_dtype, compute_dtype, matmul, transpose
+from ..arrays import (
+    Array,
+    array_namespace,
+    broadcast_shapes,
+    cast,
+    common_dtype,
+    compute_dtype,
+    describe,
+    matmul,
+    transpose,
+)
 from ..cache import Cache
 from ..problem import Result
 from ..rotary import Rotary, rotate
@@ -170,6 +180,7 @@ class LatentAttention(Layer):
             if "key_positions" in call:
                 raise ValueError("`key_positions` are those of `latents`: `x` attends to itself, at `query_positions`")
             latents, call["key_positions"] = self.latents(x, positions), positions
+        _check_latents(latents, self._rank, self._turning)
         queries = self.queries(x, positions)
         if self.causal:
             call = with_causal(call)
@@ -239,6 +250,16 @@ class LatentAttention(Layer):
     @property
     def _turning(self) -> int:
         return int(self.kv_a_proj_with_mqa.weight.shape[0]) - self._rank
+
+
+def _check_latents(latents: Any, rank: int, turning: int) -> None:
+    """Raise for what is no latents of a layer."""
+    if not isinstance(latents, Latents):
+        raise TypeError(f"`latents` must be Latents, as `layer.latents(x)` returns them; got {describe(latents)}")
+    for name, x, depth in (("compressed", latents.compressed, rank), ("rotated", latents.rotated, turning)):
+        array_namespace((f"latents.{name}", x))
+        if x.ndim < 2 or x.shape[-1] != depth or x.shape[-2] != latents.compressed.shape[-2]:
+            raise ValueError(f"`latents.{name}` must be (..., L, {depth}), one row a token; got shape {tuple(x.shape)}")
 
 
 def _product(xp: ModuleType, x: Array, weight: Array) -> Array:

@@ -79,3 +79,23 @@ def test_what_a_sequence_adds_begins_empty() -> None:
     own = GrowingCache.empty(np.ones(1), batch=(3,), **SIZES).append(x, x, lengths=np.array([0, 1, 0]))
     with pytest.raises(ValueError, match="`own` must be empty"):
         SharedPrefixCache.of(GrowingCache.empty(np.ones(1), **SIZES), own)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [{"return_weights": True}, {"dropout": 0.5}, {"layout": "BLHD"}, {"key_positions": 1}, {"query_positions": 1}],
+    ids=str,
+)
+def test_arguments_that_a_cache_has_none_of(call: dict[str, Any]) -> None:
+    x, own = np.ones((2, 1, 4)), GrowingCache.empty(np.ones(1), **SIZES)
+    for cache in (own, SharedPrefixCache.of(own, own)):
+        with pytest.raises(TypeError, match=f"`{next(iter(call))}` was given, but a cache's attend takes bias, scale"):
+            cache.attend(x, x, x, **call)
+
+
+@pytest.mark.torch
+def test_a_prompt_and_sequences_of_two_libraries() -> None:
+    import torch
+
+    with pytest.raises(TypeError, match="`own` is an array of numpy but `prefix` is one of torch"):
+        SharedPrefixCache.of(GrowingCache.empty(torch.ones(1), **SIZES), GrowingCache.empty(np.ones(1), **SIZES))

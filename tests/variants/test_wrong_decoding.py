@@ -15,6 +15,7 @@ from attention_core import (
     T5Attention,
 )
 from attention_core.cache import Cache, GrowingCache, SharedPrefixCache
+from attention_core.variants import Latents
 from attention_np import init
 
 LATENT = {"qk_nope_head_dim": 3, "qk_rope_head_dim": 2, "v_head_dim": 4, "kv_lora_rank": 5}
@@ -84,3 +85,20 @@ def test_a_rotary_that_is_none(wrong: Any) -> None:
     layer = init(GroupedQueryAttention, np.random.default_rng(0), d_in=12, num_heads=3, d_head=4, rotary=wrong)
     with pytest.raises(TypeError, match="`rotary` must be a Rotary; got"):
         layer(X)
+
+
+def test_latents_that_are_none() -> None:
+    layer = drawn(LatentAttention)
+    compressed, rotated = layer.latents(X)
+    for absorbed in (False, True):
+        for wrong in (3, (compressed, rotated), X):
+            with pytest.raises(TypeError, match="`latents` must be Latents"):
+                layer(X, wrong, absorbed=absorbed)
+        for latents, name in (
+            (Latents(compressed[..., :3], rotated), "compressed"),
+            (Latents(compressed, rotated[..., :1]), "rotated"),
+            (Latents(compressed[:, :3], rotated), "rotated"),
+            (Latents(compressed[0, 0], rotated), "compressed"),
+        ):
+            with pytest.raises(ValueError, match=rf"`latents.{name}` must be \(..., L, "):
+                layer(X, latents, absorbed=absorbed)
