@@ -140,6 +140,10 @@ class Kept(Cache):
         """Return the keys and values that the cache holds, their positions, and a mask that hides empty places."""
         raise NotImplementedError(f"{type(self).__qualname__} must define stored()")
 
+    def lacks(self) -> Array | None:
+        """Say which sequences have lost a token that found no place, ``(...)``; ``None`` where none can."""
+        return None
+
     def key_shape(self) -> tuple[int, int, int]:
         """Return ``(Hkv, D, Dv)``."""
         raise NotImplementedError(f"{type(self).__qualname__} must define key_shape()")

@@ -88,6 +88,11 @@ class PagedCache(Kept):
     def key_shape(self) -> tuple[int, int, int]:
         return self.keys.shape[-3], self.keys.shape[-1], self.values.shape[-1]
 
+    def lacks(self) -> Array:
+        xp = array_namespace(("lengths", self.lengths))
+        held = xp.sum(xp.astype(self.table != NO_PAGE, self.lengths.dtype), axis=-1, dtype=self.lengths.dtype)
+        return self.lengths > self.page_size * held
+
     def stored(self) -> Seen:
         """Return all pages of each sequence side by side: a copy as large as the longest one, or all where traced."""
         xp = array_namespace(("keys", self.keys))

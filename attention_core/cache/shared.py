@@ -15,7 +15,7 @@ from ..masks.algebra import And, Not, Or
 from ..masks.rules import Chunked, Dilated, GlobalTokens, Prefix, SlidingWindow
 from ..problem import Result
 from ..softmax import merge
-from .base import CAUSAL, Cache, Kept, LookCall, both, check_call, check_tokens, look, terms
+from .base import CAUSAL, Cache, Kept, LookCall, Seen, both, check_call, check_tokens, look, terms
 from .positions import real
 
 __all__ = ["SharedPrefixCache"]
@@ -98,9 +98,20 @@ class SharedPrefixCache(Cache):
         out, lse = merge([prefix.out, rest.out], [prefix.lse, rest.lse])
         return (Result(out, lse) if return_lse else out), replace(self, own=own)
 
+    def _prompt(self) -> Seen:
+        """Return what the prompt holds; one that has lost tokens makes all that looks at it NaN, or is an error."""
+        seen, lost = self.prefix.stored(), self.prefix.lacks()
+        if lost is None:
+            return seen
+        if is_traced(lost):
+            return seen._replace(lost=lost[None])
+        if bool(lost):
+            raise ValueError("`prefix` has lost tokens for which it had no place, in a compiled call: make it larger")
+        return seen
+
     def _look_at_prefix(self, query: Array, positions: Array, mask: Any, call: LookCall) -> Result:
         """Attend to the prompt: all sequences' queries as one long row of queries, so that its keys are read once."""
-        seen, batch = self.prefix.stored(), self.own.batch
+        seen, batch = self._prompt(), self.own.batch
         xp = array_namespace(("query", query))
         if not batch or not _goes_by_positions_alone(mask, call.get("bias")):
             return look(query, positions, seen, mask, call)

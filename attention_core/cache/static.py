@@ -61,6 +61,9 @@ class StaticCache(Kept):
     def key_shape(self) -> tuple[int, int, int]:
         return self.keys.shape[-3], self.keys.shape[-1], self.values.shape[-1]
 
+    def lacks(self) -> Array:
+        return self.lengths > self.capacity
+
     def stored(self) -> Seen:
         return Seen(self.keys, self.values, self.start, key_lengths(self.lengths))
 

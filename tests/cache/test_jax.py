@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attention_core.cache import GrowingCache, PagedCache, SharedPrefixCache
+from attention_core.cache import GrowingCache, PagedCache, SharedPrefixCache, StaticCache
 from tests.cache.kinds import alone, each_alone, layer, paged, shared, sliding, static, tokens
 
 jax = pytest.importorskip("jax", reason="attention_jax needs the `jax` extra")
@@ -108,6 +108,20 @@ def test_beyond_the_pages_a_trace_gives_nan_for_the_token_and_all_after_it() -> 
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kind", [StaticCache, PagedCache])
+def test_a_shared_prompt_that_lost_tokens_in_a_trace_is_loud(kind: Any) -> None:
+    like, sizes = put(np.ones(1)), {"num_kv_heads": 1, "depth": 2}
+    x = put(np.random.default_rng(0).normal(size=(1, 5, 2)))
+    room = {StaticCache: {"capacity": 4}, PagedCache: {"pages": 2, "page_size": 2}}[kind]
+    prompt = jax.jit(lambda cache, x: cache.append(x, x))(kind.empty(like, **sizes, **room), x)
+    cache = SharedPrefixCache.of(prompt, GrowingCache.empty(like, batch=(3,), **sizes))
+    query = jax.numpy.stack([x] * 3)[:, :, :1]
+    with pytest.raises(ValueError, match="`prefix` has lost tokens"):
+        cache.attend(query, query, query)
+    out, _ = jax.jit(lambda cache, x: cache.attend(x, x, x))(cache, query)
+    assert np.isnan(out).all()
+
+
 def test_a_decoding_step_is_exported() -> None:
     from jax import export
 
