@@ -53,6 +53,5 @@ def real_tokens(xp: ModuleType, lengths: Any, count: int, like: Array) -> Array:
     """Return how many of ``count`` tokens are real, between 0 and ``count``, ``(...)`` or ``()``."""
     if isinstance(lengths, Integral):
         return xp.asarray(min(max(int(lengths), 0), count), device=device_of(xp, like))
-    lengths = as_array(xp, lengths)
     array_namespace(("lengths", lengths), ("x", like))
-    return xp.clip(as_index(xp, lengths), 0, count)
+    return xp.clip(as_index(xp, as_array(xp, lengths)), 0, count)

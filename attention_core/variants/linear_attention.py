@@ -135,6 +135,7 @@ def _seen(xp: ModuleType, keys: Array, key_mask: Array | None) -> Array:
             f"`key_mask` must be booleans that broadcast to (..., L) = {expected}, True = may be attended to; "
             f"got {describe(key_mask)} of shape {shape}"
         )
+    array_namespace(("key_mask", key_mask), ("x", keys))
     return xp.where(key_mask[..., None, :, None], keys, xp.zeros_like(keys))
 
 

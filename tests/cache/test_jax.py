@@ -122,6 +122,15 @@ def test_a_shared_prompt_that_lost_tokens_in_a_trace_is_loud(kind: Any) -> None:
     assert np.isnan(out).all()
 
 
+def test_lengths_are_of_the_caches_library_outside_a_trace() -> None:
+    cache = GrowingCache.empty(put(np.ones(1)), batch=(2,), num_kv_heads=1, depth=2)
+    x, lengths = put(np.ones((2, 1, 3, 2))), np.array([1, 3])
+    with pytest.raises(TypeError, match="`x` is an array of jax but `lengths` is one of numpy"):
+        cache.append(x, x, lengths=lengths)
+    held = jax.jit(lambda cache, x: cache.append(x, x, lengths=lengths))(cache, x)
+    np.testing.assert_array_equal(held.lengths, lengths)
+
+
 def test_a_decoding_step_is_exported() -> None:
     from jax import export
 
