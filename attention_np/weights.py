@@ -47,15 +47,24 @@ def load_safetensors(path: str | PathLike[str], prefix: str = "") -> dict[str, n
     array([1., 2.], dtype=float32)
     """
     path = Path(path)
-    files = _parts(path) if path.suffix == ".json" else [path]
     start = f"{prefix}." if prefix else ""
-    found = {name.removeprefix(start): x for file in files for name, x in _read(file, start).items()}
-    if start and not found:
+    named = _read_parts(path, start) if path.suffix == ".json" else _read(path, start)
+    if start and not named:
         raise ValueError(f"nothing in `{path}` stands below `{prefix}`")
-    return found
+    return {name.removeprefix(start): x for name, x in named.items()}
 
 
-def _parts(index: Path) -> list[Path]:
+def _read_parts(index: Path, start: str) -> dict[str, np.ndarray]:
+    """Read what the index names, each from the file that it names: files that hold nothing else stay closed."""
+    places = {name: file for name, file in _weight_map(index).items() if name.startswith(start)}
+    parts = {file: _read(index.parent / file, start) for file in sorted(set(places.values()))}
+    for name, file in places.items():
+        if name not in parts[file]:
+            raise ValueError(f"`{index}` says that `{file}` holds `{name}`, which it does not")
+    return {name: parts[file][name] for name, file in places.items()}
+
+
+def _weight_map(index: Path) -> dict[str, str]:
     content = _parsed(index, index.read_bytes(), "index of safetensors files", "it")
     weight_map = content.get("weight_map") if isinstance(content, dict) else None
     if not isinstance(weight_map, dict):
@@ -63,7 +72,7 @@ def _parts(index: Path) -> list[Path]:
     for name in weight_map.values():
         if not isinstance(name, str) or Path(name).is_absolute() or ".." in Path(name).parts:
             raise ValueError(f"`{index}` must name files beside it; got {name!r}")
-    return [index.parent / name for name in sorted(set(weight_map.values()))]
+    return weight_map
 
 
 def _read(path: Path, start: str) -> dict[str, np.ndarray]:

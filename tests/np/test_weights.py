@@ -66,6 +66,23 @@ def test_a_file_in_parts_and_an_odd_header(tmp_path: Path) -> None:
     assert all(x.flags.aligned for x in found.values())
 
 
+def test_each_name_comes_from_its_own_part_and_no_other_is_opened(tmp_path: Path) -> None:
+    """A part that was saved anew may hold an old array too; one that is not asked for need not be there."""
+    both = {
+        name: {"dtype": "F64", "shape": [], "data_offsets": [8 * n, 8 * n + 8]} for n, name in enumerate(["x.W", "x.b"])
+    }
+    written(tmp_path / "a.safetensors", both, np.array([1.0, 2.0]).tobytes())
+    written(tmp_path / "b.safetensors", both, np.array([3.0, 4.0]).tobytes())
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(
+        json.dumps({"weight_map": {"x.W": "a.safetensors", "x.b": "b.safetensors", "y.W": "c.safetensors"}})
+    )
+    assert {name: float(x) for name, x in load_safetensors(index, "x").items()} == {"W": 1.0, "b": 4.0}
+    index.write_text(json.dumps({"weight_map": {"x.W": "a.safetensors", "x.c": "b.safetensors"}}))
+    with pytest.raises(ValueError, match=r"says that `b\.safetensors` holds `x\.c`, which it does not"):
+        load_safetensors(index, "x")
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
