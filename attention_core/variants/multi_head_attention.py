@@ -129,10 +129,13 @@ class MultiHeadAttention(Layer):
         """Return ``(..., L, embed_dim)``; with ``return_weights`` a ``Result`` with the weights ``(..., H, L, L_2)``.
 
         ``key`` is ``query`` by default, and ``value`` is ``key``. ``average_weights`` returns the weights' mean over
-        the heads, ``(..., L, L_2)``. The other arguments are those of :func:`dot_product_attention`.
+        the heads, ``(..., L, L_2)``. The other arguments are those of :func:`dot_product_attention`; where ``query``
+        is the key too, its keys stand where its queries do.
         """
         if isinstance(key, KeysValues) and value is not None:
             raise ValueError("`value` was given, but `key` holds the values already")
+        if key is None and "query_positions" in call:
+            call.setdefault("key_positions", call["query_positions"])
         queries = self.queries(query)
         keys_values = key if isinstance(key, KeysValues) else self.keys_values(query if key is None else key, value)
         result = self.attend(queries, keys_values, return_weights=return_weights or average_weights, **call)

@@ -205,6 +205,16 @@ def test_added_keys_beside_queries_and_keys_that_broadcast(batches: Any) -> None
     np.testing.assert_allclose(result.weights, whole.weights, rtol=0, atol=1e-12)
 
 
+def test_the_keys_of_self_attention_stand_where_its_queries_do() -> None:
+    layer = init(MultiHeadAttention, np.random.default_rng(0), dtype=np.float64, embed_dim=12, num_heads=3)
+    x = np.random.default_rng(1).normal(size=(2, 5, 12))
+    documents = np.array([0, 1, 2, 0, 1])
+    causal = masks.causal()
+    np.testing.assert_allclose(layer(x, mask=causal, query_positions=7), layer(x, mask=causal), rtol=0, atol=1e-12)
+    out = layer(x, mask=masks.segments(np.array([0, 0, 0, 1, 1])) & causal, query_positions=documents)
+    np.testing.assert_allclose(out[:, 3:], layer(x[:, 3:], mask=causal), rtol=0, atol=1e-12)
+
+
 def test_values_beside_keys_and_values_are_an_error() -> None:
     layer = init(MultiHeadAttention, np.random.default_rng(0), embed_dim=12, num_heads=3)
     x = np.ones((4, 12))
