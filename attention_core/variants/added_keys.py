@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ..arrays import Array, array_namespace
+from ..arrays import Array, array_namespace, cast, common_dtype, compute_dtype
 from ..attention import dot_product_attention
+from ..checks import check_dtypes
 from ..dropout import Explicit, Seeded
 from ..problem import Result
 from ..softmax import merge
@@ -20,9 +21,12 @@ def attend_with_added(
 ) -> Result:
     """Return out, and weights over ``Lk + n`` keys; mask, bias and positions are those of the given keys.
 
-    Two calls and a merge by lse, so that any mask and bias of the given keys stays as it is.
+    Two calls and a merge by lse, so that any mask and bias of the given keys stays as it is; rounded once, after it.
     """
-    xp = array_namespace(("queries", queries))
+    xp = array_namespace(("queries", queries), ("keys", given.keys), ("values", given.values))
+    check_dtypes(xp, queries=queries, keys=given.keys, values=given.values)
+    dtype = common_dtype(xp, queries.dtype, given.keys.dtype, given.values.dtype)
+    queries = cast(xp, queries, compute_dtype(xp, dtype))
     count, dropout = given.keys.shape[-2], call.get("dropout")
     options: dict[str, Any] = {"return_lse": True, "return_weights": return_weights}
     own = {**call, "dropout": _of_keys(dropout, 0, count)}
@@ -31,6 +35,7 @@ def attend_with_added(
     dropped = _of_keys(dropout, count, count + added.keys.shape[-2])
     parts = [first, dot_product_attention(queries, added.keys, added.values, **options, dropout=dropped)]
     out, lse = merge([part.out for part in parts], [part.lse for part in parts])
+    out = cast(xp, out, dtype)
     if not return_weights:
         return Result(out)
     weights = [part.weights * xp.exp(part.lse - lse)[..., None] for part in parts]

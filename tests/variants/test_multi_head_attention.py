@@ -2,11 +2,13 @@
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 from attention_core import dropout, masks
-from attention_core.variants import MultiHeadAttention
+from attention_core.variants import KeysValues, MultiHeadAttention
+from attention_core.variants.added_keys import attend_with_added
 from attention_np import init
 
 WIDTH, HEADS, DEPTH, L, L_2, KDIM, VDIM, BATCH = 12, 4, 3, 5, 7, 10, 8, 2
@@ -213,6 +215,19 @@ def test_the_keys_of_self_attention_stand_where_its_queries_do() -> None:
     np.testing.assert_allclose(layer(x, mask=causal, query_positions=7), layer(x, mask=causal), rtol=0, atol=1e-12)
     out = layer(x, mask=masks.segments(np.array([0, 0, 0, 1, 1])) & causal, query_positions=documents)
     np.testing.assert_allclose(out[:, 3:], layer(x[:, 3:], mask=causal), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_added_keys_are_rounded_once(dtype: Any) -> None:
+    rng = np.random.default_rng(0)
+    arrays = [rng.normal(size=shape).astype(dtype) for shape in [(2, 40, 8)] * 3 + [(2, 1, 8)] * 2]
+
+    def out(numbers: Any) -> np.ndarray:
+        query, key, value, *added = (x.astype(numbers) for x in arrays)
+        return attend_with_added(query, KeysValues(key, value), KeysValues(*added), False, {}).out
+
+    assert out(dtype).dtype == dtype
+    np.testing.assert_array_equal(out(dtype), out(np.float32).astype(dtype))
 
 
 def test_values_beside_keys_and_values_are_an_error() -> None:
