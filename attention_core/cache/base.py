@@ -5,19 +5,15 @@ from __future__ import annotations
 from dataclasses import fields
 from math import prod
 from types import ModuleType
-from typing import Any, NamedTuple, Self, TypedDict, Unpack
+from typing import Any, NamedTuple, Self, Unpack
 
 from ..arrays import Array, array_namespace, default_int, describe, device_of, scalar_like
 from ..attention import dot_product_attention
-from ..biases import Bias
-from ..biases.algebra import Sum
-from ..biases.given import Dense as DenseBias
 from ..checks import check_dtypes
 from ..masks import Mask, causal
-from ..masks.given import Dense, KeyLengths, QueryLengths, Segments
-from ..masks.rules import LowerRight
 from ..problem import Result
 from ..values import static_int
+from .call import LookCall, check_call, terms
 from .positions import check_padding, real, real_tokens, token_positions
 from .write import put_rows
 
@@ -54,16 +50,6 @@ class Seen(NamedTuple):
     positions: int | Array
     mask: Mask | None = None
     lost: Array | None = None
-
-
-class LookCall(TypedDict, total=False):
-    """Arguments that go to :func:`dot_product_attention` as they are."""
-
-    bias: Any
-    scale: float | None
-    softcap: float | None
-    sinks: Array | None
-    impl: str
 
 
 class Cache:
@@ -175,7 +161,7 @@ class Kept(Cache):
         **call: Unpack[LookCall],
     ) -> tuple[Any, Self]:
         check_tokens(self, key, value, query)
-        check_call(mask, call)
+        check_call(mask, call, self.reach)
         positions, seen, cache = self._extended(key, value, lengths, padding)
         result = look(query, positions, seen, mask if lengths is None else both(mask, real()), call)
         return (result if return_lse else result.out), cache
@@ -233,34 +219,6 @@ def both(a: Any, b: Any) -> Any:
     if a is None or b is None:
         return b if a is None else a
     return a & b
-
-
-def check_call(mask: Any, call: LookCall) -> None:
-    """Raise for an argument that a cache has none of, and for a mask or a bias that does not go by positions."""
-    for name in call:
-        if name not in LookCall.__annotations__:
-            raise TypeError(f"`{name}` was given, but a cache's attend takes {', '.join(LookCall.__annotations__)}")
-    _check_positional(mask, call.get("bias"))
-
-
-def _check_positional(mask: Any, bias: Any) -> None:
-    """Raise for a mask or a bias that goes by the indices of a call: a cache keeps keys at indices of its own."""
-    if mask is not None and not isinstance(mask, Mask):
-        raise ValueError(
-            "`mask` is an array, whose axes a cache does not keep: say it by positions, as masks.rule does"
-        )
-    for part in [] if mask is None else mask.parts():
-        if isinstance(part, (Dense, KeyLengths, QueryLengths, Segments, LowerRight)):
-            raise ValueError(f"`mask` holds {part!r}, which goes by index: with a cache masks go by positions")
-    if bias is not None and not (isinstance(bias, Bias) and not any(isinstance(x, DenseBias) for x in terms(bias))):
-        raise ValueError(
-            "`bias` is an array, whose axes a cache does not keep: say it by positions, as biases.rule does"
-        )
-
-
-def terms(bias: Bias) -> list[Bias]:
-    """Return the biases of a sum."""
-    return [*terms(bias.left), *terms(bias.right)] if isinstance(bias, Sum) else [bias]
 
 
 def made_like(

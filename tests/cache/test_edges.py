@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from attention_core import biases, dot_product_attention, masks
-from attention_core.cache import GrowingCache, PagedCache, SharedPrefixCache, StaticCache
+from attention_core.cache import GrowingCache, PagedCache, SharedPrefixCache, SlidingCache, StaticCache
 from tests.variants.samples import LIGHT, Library
 
 SIZES: dict[str, Any] = {"num_kv_heads": 2, "depth": 4}
@@ -99,3 +99,16 @@ def test_a_prompt_and_sequences_of_two_libraries() -> None:
 
     with pytest.raises(TypeError, match="`own` is an array of numpy but `prefix` is one of torch"):
         SharedPrefixCache.of(GrowingCache.empty(torch.ones(1), **SIZES), GrowingCache.empty(np.ones(1), **SIZES))
+
+
+def test_a_window_of_more_keys_than_a_ring_keeps_is_refused() -> None:
+    """A model's window of 3 counts the query's own key, ``sliding_window(3, 0)`` does not."""
+    ring = SlidingCache.empty(np.ones(1), window=3, **SIZES)
+    query, key, value = drawn(4, 1, 4), drawn(2, 1, 4), drawn(2, 1, 4)
+    with pytest.raises(ValueError, match=r"by `mask` sliding_window\(3, 0\) a query sees 4 keys.* keeps 3"):
+        ring.attend(query, key, value, mask=masks.sliding_window(3, 0))
+    narrow, wide = masks.sliding_window(2, 0), masks.sliding_window(9, 0)
+    with pytest.raises(ValueError, match="a query sees 10 keys"):
+        ring.attend(query, key, value, mask=narrow | wide)
+    for mask in (narrow, masks.causal(), narrow & wide, wide & (masks.causal() & narrow)):
+        assert ring.attend(query, key, value, mask=mask)[0].shape == (4, 1, 4)
