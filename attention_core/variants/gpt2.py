@@ -11,7 +11,7 @@ from .fused import Fused
 from .headed import KeysValues, check_heads, heads_of, shape_of
 from .layer import Layer, Normal, Parameter, option
 from .linear import Linear
-from .named import check_named, named_arrays, under
+from .named import check_named, named_arrays, under, without
 
 __all__ = ["Conv1D", "GPT2Attention"]
 
@@ -98,7 +98,8 @@ class GPT2Attention(Fused):
 
     @classmethod
     def from_state_dict(cls, weights: Mapping[str, Array], *, num_heads: int, scale: float | None = None) -> Self:
-        """Make the layer of a checkpoint's ``attn``, or ``crossattention``."""
+        """Make the layer of a checkpoint's ``attn``, or ``crossattention``; its causal mask, ``bias``, is left out."""
+        weights = without(weights, "bias", "masked_bias")
         width, _ = shape_of(weights, "c_attn.weight")
         cross = bool(under("q_attn", weights))
         check_named(weights, cls.parameters(n_embd=width, num_heads=num_heads, cross=cross))

@@ -19,7 +19,7 @@ from .decoding import Decoding, check_decoding, decoding_positions, empty_cache
 from .grouped_query_weights import check_weights, parameters_of
 from .layer import Layer, Parameter, check_inputs, option
 from .linear import Linear, join_heads, split_heads
-from .named import named_arrays, under
+from .named import named_arrays, under, without
 from .norm import RMSNorm
 
 __all__ = ["GroupedQueryAttention"]
@@ -116,6 +116,7 @@ class GroupedQueryAttention(Layer):
         (Gemma 3: ``norm_offset=1.0``); the other options are the layer's.
         """
         num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+        weights = without(weights, "rotary_emb.inv_freq")  # Llama's first checkpoints hold it
         check_weights(weights, num_heads, num_kv_heads, options.get("query_gate", False))
         parts: dict[str, Any] = {name: weights[name] for name in ("sinks",) if name in weights}
         for name in ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj"):

@@ -79,9 +79,10 @@ def _expected(weights: Mapping[str, Array], heads: int, kv_heads: int, query_gat
         found[f"{name}.weight"] = Parameter((count, heads * value_depth if name == "o_proj" else d_in))
         if f"{name}.bias" in weights:
             found[f"{name}.bias"] = Parameter((count,))
-    for name, count in (("q_norm.weight", heads), ("k_norm.weight", kv_heads)):
-        if name in weights:
-            whole = tuple(getattr(weights[name], "shape", ())) == (count * depth,)
+    norms = {"q_norm.weight": heads, "k_norm.weight": kv_heads}
+    if not weights.keys().isdisjoint(norms):  # one without the other is no model's
+        for name, count in norms.items():
+            whole = tuple(getattr(weights.get(name), "shape", ())) == (count * depth,)
             found[name] = Parameter((count * depth if whole else depth,))
     return found | ({"sinks": Parameter((heads,))} if "sinks" in weights else {})
 

@@ -10,7 +10,7 @@ from ..arrays import Array, array_namespace, describe
 from ..checks import check_dtypes
 from .layer import Layer, Parameter
 
-__all__ = ["check_named", "named_arrays", "shape_of", "under"]
+__all__ = ["check_named", "named_arrays", "shape_of", "under", "without"]
 
 
 def named_arrays(layer: Any, prefix: str = "") -> dict[str, Array]:
@@ -42,6 +42,13 @@ def shape_of(weights: Mapping[str, Array], name: str, ndim: int = 2) -> tuple[in
     if len(shape) != ndim:
         raise ValueError(f"`{name}` must have {ndim} {'axis' if ndim == 1 else 'axes'}; got shape {shape}")
     return shape
+
+
+def without(weights: Mapping[str, Array], *buffers: str) -> Mapping[str, Array]:
+    """Leave out constants that a checkpoint holds beside its weights, as a causal mask."""
+    if not isinstance(weights, Mapping):
+        return weights  # for check_named to refuse
+    return {name: x for name, x in weights.items() if name not in buffers}
 
 
 def check_named(weights: Mapping[str, Array], expected: Mapping[str, Parameter]) -> None:

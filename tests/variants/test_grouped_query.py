@@ -162,6 +162,7 @@ def test_init_draws_what_parameters_says() -> None:
 
 CHANGES: list[tuple[dict[str, Any], dict[str, Any], type[Exception], str]] = [
     ({"k_proj.weight": None}, {}, ValueError, r"missing: \['k_proj.weight'\]"),
+    ({"q_norm.weight": np.ones(4)}, {}, ValueError, r"missing: \['k_norm.weight'\]"),
     ({"rotary.inv_freq": np.ones(4)}, {}, ValueError, r"not expected: \['rotary.inv_freq'\]"),
     (
         {"q_proj.weight": np.ones((40, 12))},
@@ -170,7 +171,12 @@ CHANGES: list[tuple[dict[str, Any], dict[str, Any], type[Exception], str]] = [
         r"`q_proj.weight` must have shape \(48, 12\); got \(40, 12\)",
     ),
     ({"o_proj.weight": np.ones((12, 40))}, {}, ValueError, r"`o_proj.weight` must have shape \(12, 48\)"),
-    ({"q_norm.weight": np.ones(5)}, {}, ValueError, r"`q_norm.weight` must have shape \(8,\); got \(5,\)"),
+    (
+        {"q_norm.weight": np.ones(5), "k_norm.weight": np.ones(4)},
+        {},
+        ValueError,
+        r"`q_norm.weight` must have shape \(8,\); got \(5,\)",
+    ),
     ({"sinks": np.ones(2)}, {}, ValueError, r"`sinks` must have shape \(6,\)"),
     ({"k_proj.weight": np.ones(16)}, {}, ValueError, r"`k_proj.weight` must be a matrix"),
     ({"v_proj.weight": np.ones((16, 12), int)}, {}, TypeError, "`v_proj.weight` has dtype int64"),

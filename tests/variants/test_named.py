@@ -7,7 +7,7 @@ from typing import Any, Self
 import numpy as np
 import pytest
 
-from attention_core.variants import Layer, Linear, Normal, Parameter
+from attention_core.variants import GPT2Attention, GroupedQueryAttention, Layer, Linear, Normal, Parameter
 from attention_core.variants.layer import option
 from attention_core.variants.named import check_named, named_arrays, under
 
@@ -79,3 +79,16 @@ def test_linear_rounds_once_and_has_the_orientation_of_torch(dtype: Any) -> None
     exact = np.array([[sum(float(a) * float(b) for a, b in zip(row, w, strict=True)) for w in weight] for row in x])
     assert out.dtype == dtype
     np.testing.assert_allclose(out, (exact + bias.astype(float)).astype(dtype), rtol=4 * np.finfo(dtype).eps, atol=1e-6)
+
+
+def test_constants_of_a_checkpoint_are_left_out() -> None:
+    """GPT-2's files hold the causal mask beside the weights, Llama's first ones the frequencies."""
+    rng = np.random.default_rng(2)
+    shapes = {"c_attn.weight": (4, 12), "c_attn.bias": (12,), "c_proj.weight": (4, 4), "c_proj.bias": (4,)}
+    weights = {name: rng.normal(size=shape) for name, shape in shapes.items()}
+    held = {**weights, "bias": np.tril(np.ones((1, 1, 8, 8), np.uint8)), "masked_bias": np.float32(-1e4)}
+    assert list(GPT2Attention.from_state_dict(held, num_heads=2).state_dict()) == list(weights)
+    names = ("q_proj", "k_proj", "v_proj", "o_proj")
+    weights = {f"{name}.weight": rng.normal(size=(4, 4)) for name in names}
+    held = {**weights, "rotary_emb.inv_freq": np.ones(1)}
+    assert list(GroupedQueryAttention.from_state_dict(held, num_heads=2).state_dict()) == list(weights)
