@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypedDict, Unpack
 
 from . import biases
@@ -142,6 +142,7 @@ def attention_scores(query: Array, key: Array, *, stage: Stage = "masked", **cal
     named: Any = stage
     if not isinstance(named, str) or named not in STAGES:
         raise ValueError(f"`stage` must be one of {', '.join(STAGES)}; got {stage!r}")
+    _check_names("attention_scores", call, ScoresCall)
     problem = make_problem(query, key, key, **call)
     scores = _scores(problem, stage, visible_pairs(problem) if stage == "masked" else None)
     return scores[0, ...] if problem.plain else scores
@@ -164,6 +165,7 @@ def which_kernel(
     >>> which_kernel(x, x, x, return_weights=True).impl
     'dense'
     """
+    _check_names("which_kernel", call, Call)
     problem = make_problem(query, key, value, **call)
     kernel, choice = choose(problem, impl, return_weights)
     way = kernel.explain(problem)
@@ -188,6 +190,7 @@ def vjp(
            [0.5989, 0.5989],
            [0.8022, 0.8022]])
     """
+    _check_names("vjp", call, Call)
     problem = make_problem(query, key, value, **call)
     kernel, _ = choose(problem, impl, False)
     result = kernel.forward(problem, lse=True, weights=False)
@@ -218,11 +221,19 @@ def jvp(query: Array, key: Array, value: Array, tangents: Tangents, **call: Unpa
     array([[1., 1.],
            [1., 1.]])
     """
+    _check_names("jvp", call, Call)
     problem = make_problem(query, key, value, **call)
     settled = _settle_tangents(problem, tangents)
     kernel, _ = choose(problem, "dense", False)
     result, moved = kernel.forward(problem, lse=True, weights=False), dense_jvp(problem, settled)
     return problem.restore(result), problem.restore(moved)
+
+
+def _check_names(caller: str, call: Mapping[str, Any], known: type) -> None:
+    for name in call:
+        if name not in known.__annotations__:
+            names = ", ".join(known.__annotations__)
+            raise TypeError(f"{caller} takes no `{name}`; besides arrays and its own options it takes {names}")
 
 
 def _check_like(problem: Problem, name: str, given: Any, like: Array) -> None:

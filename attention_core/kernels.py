@@ -81,8 +81,8 @@ def register_kernel(xp: ModuleType, *kernels: Kernel) -> None:
 
 
 def default_namespace() -> ModuleType:
-    """Return the namespace of the backend that was imported first."""
-    for xp, _ in _TABLE.values():
+    """Return NumPy's namespace where ``attention_np`` is imported, else that of the backend which is."""
+    for xp, _ in sorted(_TABLE.values(), key=lambda row: library_name(row[0]) != "numpy"):
         return xp
     raise ValueError("no array library to compute with: import attention_np or attention_jax, or pass `xp`")
 

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 
-from attention_core.arrays import is_real_floating
+from attention_core.arrays import describe, is_real_floating
 from attention_core.variants import Layer, Normal, Parameter
 from attention_core.variants.layer import check_layer
 
@@ -25,6 +25,8 @@ def init(layer: type[L], key: jax.Array, *, dtype: Any = jnp.float32, **sizes: A
     (3, 4)
     """
     check_layer(layer)
+    if not isinstance(key, jax.Array):
+        raise TypeError(f"`key` must be a key of jax.random; got {describe(key)}")
     if not is_real_floating(jnp, jnp.dtype(dtype)):
         raise TypeError(f"`dtype` must be a real floating-point one; got {jnp.dtype(dtype)}")
     parameters = layer.parameters(**sizes)

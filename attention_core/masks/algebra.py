@@ -84,7 +84,8 @@ class Mask(Value):
     ) -> Array:
         """Return the dense boolean array ``(..., heads, queries, keys)``.
 
-        ``xp`` is the array library; by default that of the mask's own arrays, else of the backend imported first.
+        ``xp`` is the array library; by default that of the mask's own arrays, else NumPy's if ``attention_np``
+        is imported, else that of the backend which is.
 
         >>> from attention_np import masks
         >>> masks.causal().array(2, 3)[0].astype(int)

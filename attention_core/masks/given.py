@@ -146,9 +146,9 @@ class Rule(Mask):
 
     def visible(self, pairs: Pairs) -> Array:
         seen = self.fn(pairs.batch, pairs.head, pairs.query_position, pairs.key_position, *self.params)
-        seen = as_array(pairs.xp, seen)
-        if seen.dtype != pairs.xp.bool:
+        if not (isinstance(seen, bool) or "bool" in dtype_name(getattr(seen, "dtype", ""))):
             raise TypeError(f"the function of masks.rule must return booleans; {self!r} returned {describe(seen)}")
+        seen = as_array(pairs.xp, seen)
         if not fits(tuple(seen.shape), pairs.shape):
             raise ValueError(
                 f"the function of masks.rule must return booleans that broadcast to {pairs.shape}; "

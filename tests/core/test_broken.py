@@ -140,12 +140,12 @@ def test_kinds_of_cotangents_and_tangents(kind: str) -> None:
 def test_tangents_of_another_kind() -> None:
     with pytest.raises(TypeError, match="`tangents` must be Gradients"):
         attention.jvp(X, X, X, (X, X, X))
-    with pytest.raises(ValueError, match=re.escape("`tangents.query` has shape str")):
+    with pytest.raises(ValueError, match=re.escape("`tangents.query` must have shape (1, 3, 3); got a str")):
         attention.jvp(X, X, X, attention.Gradients("x", None, None))
     of_alibi = attention.Gradients(None, None, None, attention.biases.alibi(1))
     with pytest.raises(TypeError, match=re.escape("`tangents.bias` must be of the kind of the call's `bias`")):
         attention.jvp(X, X, X, of_alibi, bias=X)
-    with pytest.raises(ValueError, match=re.escape("`tangents.bias` has shape (3,)")):
+    with pytest.raises(ValueError, match=re.escape("`tangents.bias` must have shape (3, 3); got shape (3,)")):
         attention.jvp(X, X, X, attention.Gradients(None, None, None, np.ones(3)), bias=X)
 
 

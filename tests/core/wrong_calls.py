@@ -249,6 +249,9 @@ DROPOUT = [
 ]
 
 CALLS = [
+    kind("vjp returns lse anyway", lambda a: core.vjp(*a.qkv, return_lse=True), "vjp takes no `return_lse`"),
+    kind("scores of no sinks", lambda a: core.attention_scores(a.qkv[0], a.qkv[1], sinks=a.zeros(HQ)), "no `sinks`"),
+    kind("unknown word", lambda a: core.which_kernel(*a.qkv, causal=True), "which_kernel takes no `causal`", "mask"),
     value(
         "cotangent of a wrong shape",
         lambda a: core.vjp(*a.qkv)[1](a.zeros(B, HQ, LQ, D)),
