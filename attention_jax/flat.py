@@ -19,6 +19,11 @@ from .traced_pairs import TracedPairs, TracedSpan
 __all__ = ["Operands", "Spec", "Work", "flatten", "operands_of", "spec_of", "unflatten_heads", "work_of"]
 
 
+_CUT = 4  # small tiles are a quarter as long
+_STEP = 2**14  # what a step of the loops costs besides its scores, in scores
+_MOST_TILES = 2**12  # that are asked of a mask while tracing
+
+
 class Operands(NamedTuple):
     """Everything of a problem that may be traced: a pytree. Integer positions that are static stand in the spec."""
 
@@ -121,8 +126,6 @@ def _unravel(index: jax.Array, shape: tuple[int, ...]) -> tuple[jax.Array, ...]:
 def work_of(spec: Spec, operands: Operands) -> Work:
     """Plan the loops of a call."""
     sizes = spec.sizes
-    queries = tiling_of(sizes.queries, max(1, spec.rows // max(1, sizes.group)))
-    keys = tiling_of(sizes.keys, spec.columns)
     static = (spec.query_positions, spec.key_positions)
     traced = (operands.query_positions, operands.key_positions)
     query_positions, key_positions = (t if n is None else n for n, t in zip(static, traced, strict=True))
@@ -130,8 +133,25 @@ def work_of(spec: Spec, operands: Operands) -> Work:
     pairs = TracedPairs(jnp, sizes.batch, *spans, query_positions, key_positions)
     mask = operands.mask
     settled = mask is None or (mask.is_static() and None not in static)
-    schedule = make_schedule(mask, replace(pairs, xp=np) if settled else None, sizes, queries, keys)
+    queries, keys, schedule = _plan(spec, mask, replace(pairs, xp=np) if settled else None)
     return Work(spec, operands, queries, keys, schedule, pairs, _heads_of_a_tile(spec, queries.size, keys.size))
+
+
+def _plan(spec: Spec, mask: Any, pairs: Any) -> tuple[Tiling, Tiling, Schedule]:
+    """Return tilings and schedule; small tiles where a static mask is narrow, so that fewer hidden pairs are met."""
+    sizes, group = spec.sizes, max(1, spec.sizes.group)
+
+    def plan(cut: int) -> tuple[Tiling, Tiling, Schedule]:
+        queries = tiling_of(sizes.queries, max(1, spec.rows // group // cut))
+        keys = tiling_of(sizes.keys, max(1, spec.columns // cut))
+        return queries, keys, make_schedule(mask, pairs, sizes, queries, keys)
+
+    def cost(queries: Tiling, keys: Tiling, schedule: Schedule) -> int:
+        return int(schedule.visited.sum()) * (queries.size * group * keys.size + _STEP)
+
+    few = sizes.queries * sizes.keys * _CUT**2 <= _MOST_TILES * spec.rows * spec.columns
+    plans = [plan(1)] if mask is None or pairs is None or not few else [plan(1), plan(_CUT)]
+    return min(plans, key=lambda each: cost(*each))
 
 
 def _heads_of_a_tile(spec: Spec, queries: int, keys: int) -> int:

@@ -15,7 +15,7 @@ import attention_jax as attention  # noqa: E402
 from attention_core.dense import dense_attention  # noqa: E402
 from attention_core.problem import make_problem  # noqa: E402
 from attention_jax import biases, masks  # noqa: E402
-from attention_jax.flat import operands_of, spec_of  # noqa: E402
+from attention_jax.flat import operands_of, spec_of, work_of  # noqa: E402
 from attention_jax.kernel import tiled_attention  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("double_precision")
@@ -212,3 +212,16 @@ def test_vmap_over_masks_and_positions_equals_a_loop() -> None:
         jax.vmap(one)(lengths, starts), zip(*map(one, lengths, starts), strict=True), strict=True
     ):
         np.testing.assert_allclose(mapped, jnp.stack(single), rtol=1e-12)
+
+
+def test_a_narrow_window_takes_small_tiles_and_a_wide_mask_large_ones() -> None:
+    x = jnp.zeros((1, 4096, 8))
+
+    def plan(mask: Any) -> tuple[int, int]:
+        problem = make_problem(x, x, x, mask=mask)
+        work = work_of(spec_of(problem), operands_of(problem))
+        return work.queries.size, int(work.schedule.visited.sum()) * work.queries.size * work.keys.size
+
+    assert plan(masks.sliding_window(255, 0))[0] == plan(masks.chunked(128))[0] == 128
+    assert plan(masks.causal())[0] == plan(None)[0] == 512
+    assert plan(masks.sliding_window(255, 0))[1] < 4096 * 400
