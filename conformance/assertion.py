@@ -49,9 +49,10 @@ def assert_conforms(
     adapter = adapter_of(fn)
     chosen = tuple(only_dtypes(chosen, tuple(dtypes)))
     rows = runner.run(chosen, [adapter], expect=expected)
-    if all(row.status in (runner.UNSUPPORTED, runner.SKIPPED) for row in rows):
-        reasons = sorted({row.note for row in rows})
-        raise Nonconforming(f"{adapter.name}: no case could be asked; {'; '.join(reasons) or 'there is none'}")
+    if not rows:
+        raise Nonconforming(f"{adapter.name}: no case could be asked; there is none")
+    for name, reasons in runner.unasked(rows).items():
+        raise Nonconforming(f"{name}: no case could be asked; {reasons}")
     bad = [row for row in rows if row.bad]
     if bad:
         from rich.text import Text

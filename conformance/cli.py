@@ -56,6 +56,8 @@ def run(
 ) -> None:
     """Run all cases on our implementations and the article's PyTorch, or on others by name; exit with 1 if any fails.
 
+    Where no case could be put to an implementation, the status is 1 too: nothing was shown.
+
     A function of your own, `--impl module:function`, is called as fn(query, key, value) with NumPy arrays, and mask=
     (boolean, True = may attend) or scale= where a case needs them; it returns the output.
     """
@@ -70,7 +72,10 @@ def run(
     if html is not None:
         write_page(html, rows, missing)
     report.print_report(_console(), rows, missing)
-    raise typer.Exit(1 if any(row.bad for row in rows) else 0)
+    unasked = runner.unasked(rows)
+    for name, reasons in unasked.items():
+        _console().print(f"[bold red]{escape(name)}: no case could be asked[/]: {escape(reasons)}")
+    raise typer.Exit(1 if unasked or any(row.bad for row in rows) else 0)
 
 
 @app.command("list")

@@ -59,8 +59,12 @@ def diagnose(dump: Dump, step: Callable[[], None] = lambda: None) -> Diagnosis:
     """
     problems = [found for layout in LAYOUTS if (found := problem_of(dump, layout)) is not None]
     if not problems:
-        shapes = ", ".join(f"{name} {getattr(dump, name).shape}" for name in ("query", "key", "value", "out"))
-        raise UsageError(f"these shapes are no attention in any layout: {shapes}; pass --heads for (..., L, H * D)")
+        given = [name for name in ("query", "key", "value", "out", "mask", "bias") if getattr(dump, name) is not None]
+        shapes = ", ".join(f"{name} {getattr(dump, name).shape}" for name in given)
+        raise UsageError(
+            f"these shapes are no attention in any layout: {shapes}; pass --heads for (..., L, H * D), "
+            "and a mask or bias that broadcasts to (batch, heads, queries, keys)"
+        )
     tried: list[Finding] = []
     for count in range(4):
         for problem in problems:

@@ -64,6 +64,9 @@ def problem_of(dump: Dump, layout: str) -> Problem | None:
         return None
     depth_scale = sizes.depth**-0.5 if sizes.depth else 1.0
     given, bias = _given_tables(dump, sizes)
+    scores = (*query.shape[:-1], sizes.keys)
+    if not all(table is None or _fits(table.shape, scores) for table in (given, bias)):
+        return None
     base = Setting(depth_scale if dump.scale is None else dump.scale, given=given, bias=bias, softcap=dump.softcap)
     return _sampled(Problem(layout, query, key, value, out, np.arange(sizes.queries), sizes, base, False))
 
@@ -125,6 +128,12 @@ def _sampled(problem: Problem) -> Problem:
     fields: dict[str, Any] = {**vars(problem), "key": key, "value": value, "rows": rows, "sampled": True}
     base = replace(problem.base, given=_first_item(problem.base.given), bias=_first_item(problem.base.bias))
     return Problem(**{**fields, "query": query[..., rows, :], "out": out[..., rows, :], "base": base})
+
+
+def _fits(shape: tuple[int, ...], whole: tuple[int, ...]) -> bool:
+    """Whether an array of one shape broadcasts to another."""
+    sizes = zip(reversed(shape), reversed(whole), strict=False)
+    return len(shape) <= len(whole) and all(size in (1, target) for size, target in sizes)
 
 
 def _first_item(table: np.ndarray | None) -> np.ndarray | None:

@@ -49,6 +49,24 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
     items.extend(parent.collect())
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Fail a run in which no case could be put to the attention: it has shown nothing."""
+    asked = [item for item in session.items if isinstance(item, Vector)]
+    if exitstatus == pytest.ExitCode.OK and asked and not any(item.answered for item in asked):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        session.config.stash[_NOTHING] = f"{asked[0].asked[2].name}: no case could be asked; {asked[0].note}"
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Say so."""
+    if _NOTHING in config.stash:
+        terminalreporter.write_line(config.stash[_NOTHING], red=True)
+
+
+_NOTHING = pytest.StashKey[str]()
+
+
 class Vectors(pytest.Collector):
     """All cases, put to one attention."""
 
@@ -69,10 +87,13 @@ class Vector(pytest.Item):
     """One case in one dtype."""
 
     asked: tuple[Group, Case, Adapter, str, Expectations | None]
+    answered = False
+    note = ""
 
     def runtest(self) -> None:
         """Ask, and end as the verdict says."""
         row = runner.ask_as_expected(*self.asked)
+        self.answered, self.note = row.status not in (runner.UNSUPPORTED, runner.SKIPPED), row.note
         if row.status in (runner.UNSUPPORTED, runner.SKIPPED):
             pytest.skip(row.note)
         if row.status == runner.EXPECTED:

@@ -77,6 +77,17 @@ def ask_as_expected(
     return expect.settle(ask(group, case, adapter, dtype))
 
 
+def unasked(rows: Iterable[Row]) -> dict[str, str]:
+    """Return the implementations that no case could be put to, and why: a run of nothing must not look like a pass."""
+    notes: dict[str, set[str]] = {}
+    asked = set()
+    for row in rows:
+        notes.setdefault(row.implementation, set()).add(row.note)
+        if row.status not in (UNSUPPORTED, SKIPPED):
+            asked.add(row.implementation)
+    return {name: "; ".join(sorted(reasons)) for name, reasons in notes.items() if name not in asked}
+
+
 def count(groups: Iterable[Group], adapters: Iterable[Adapter]) -> int:
     """Return how often `run` will call `step`."""
     return sum(len(case.dtypes) for group in groups for case in group.cases) * len(tuple(adapters))

@@ -89,5 +89,5 @@ def _made(known: Known) -> Adapter:
     try:
         adapter: Adapter = getattr(importlib.import_module(module), maker)()
     except ModuleNotFoundError as error:
-        raise NotInstalled(f"not installed ({error.name} is missing); {known.install}") from error
+        raise NotInstalled(f"not asked, since {error.name} is not installed; {known.install}") from error
     return adapter

@@ -89,6 +89,12 @@ def test_a_wrong_option_ends_pytest_in_words(tmp_path, arguments, words):
     assert "Traceback" not in done.stderr
 
 
+def test_a_run_that_asks_nothing_is_no_pass(tmp_path):
+    done = in_fresh_pytest(tmp_path, "--attention=math:hypot", "--attention-groups=article-embedding")
+    assert done.returncode == 1
+    assert "math:hypot: no case could be asked; a function of query, key and value is asked" in done.stdout
+
+
 def test_without_its_option_the_plugin_does_nothing(tmp_path):
     done = in_fresh_pytest(tmp_path)
     assert (done.returncode, "1 passed" in done.stdout) == (0, True)

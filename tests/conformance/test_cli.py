@@ -138,12 +138,18 @@ def test_damaged_vectors_end_the_command_with_what_to_run(command, tmp_path):
     assert "attention-conformance record" in done.stderr
 
 
+def test_a_run_that_asks_nothing_is_no_pass(command):
+    done = command("run", "--impl", "math:hypot", "--group", "article-embedding")
+    assert done.exit_code == 1
+    assert "math:hypot: no case could be asked: a function of query, key and value is asked" in done.stdout
+
+
 def test_what_is_not_installed_is_listed_and_is_no_failure(command, monkeypatch):
     gone = Known("torch", "conformance.adapters.nothing_here:make", "pip install it", asked=True)
     monkeypatch.setattr(adapters, "KNOWN", (adapters.KNOWN[0], gone))
     done = command("run", "--group", "article-embedding")
     assert done.exit_code == 0
-    assert "torch: not installed (conformance.adapters.nothing_here is missing); pip install it" in done.stdout
+    assert "torch: not asked, since conformance.adapters.nothing_here is not installed; pip install it" in done.stdout
     asked = command("run", "--impl", "torch")
     assert asked.exit_code == 2
     assert "pip install it" in asked.stderr

@@ -145,6 +145,8 @@ def test_many_rows_are_sampled_and_the_last_is_among_them():
 def test_shapes_that_are_no_attention_are_refused():
     with pytest.raises(UsageError, match="no attention in any layout"):
         diagnose(Dump(QUERY, KEY[..., :5], VALUE, out_of()))
+    with pytest.raises(UsageError, match=r"mask \(3, 2\); .* a mask or bias that broadcasts to"):
+        diagnose(Dump(QUERY, KEY, VALUE, out_of(), mask=np.ones((3, 2))))
 
 
 def test_heads_are_split_beside_each_other_or_interleaved():

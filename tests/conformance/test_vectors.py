@@ -37,6 +37,7 @@ def test_no_complaints(groups):
     assert lint(groups) == []
 
 
+@pytest.mark.slow  # CI asks all by the command
 def test_attention_np_gives_every_output_of_every_case(groups):
     for row in run(groups, [load("numpy")]):
         assert_passes_everything(row)

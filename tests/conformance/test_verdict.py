@@ -120,3 +120,13 @@ def test_epsilon():
         2.0**-10,
         2.0**-7,
     ]
+
+
+@pytest.mark.parametrize(("name", "named"), [("out=mean_of_v", False), ("mask=inverted", False), ("empty=nan", True)])
+def test_nan_alone_does_not_make_a_variant_the_cause(name, named):
+    """A mean over NaN is NaN, and so is every other misuse of it."""
+    spoilt = np.where([[True], [False]], np.nan, TRUTH)
+    case = case_of(TRUTH, Variant(name, name, {"out": spoilt}))
+    assert bool(judge(case, {"out": spoilt}, {}, "float32").matches) is named
+    case = case_of(TRUTH, Variant(name, name, {"out": spoilt * 2}))
+    assert judge(case, {"out": spoilt * 2}, {}, "float32").matches
