@@ -19,6 +19,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+COMPILES_MUCH = ("jax.md", "jax_nn.md", "torch.md")  # CI runs all pages once more, with PyTorch installed
 PACKAGES = ("attention_core", "attention_np", "attention_jax", "conformance")
 MODULES = sorted(
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
@@ -74,7 +75,11 @@ def test_blocks_are_found_with_their_lines_and_reasons() -> None:
     assert list(blocks(page)) == [Block(3, "x = 1\n", None), Block(7, "y = 2\n", "needs a GPU")]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=pytest.mark.slow if page.name in COMPILES_MUCH else ()) for page in PAGES],
+    ids=lambda page: page.relative_to(ROOT).as_posix(),
+)
 def test_blocks_of_a_page_run(page: Path, fresh_python: Callable[..., str]) -> None:
     fresh_python(f"from pathlib import Path; from tests.test_docs import run_page; run_page(Path({str(page)!r}))")
     lacking = {block.line: missing_packages(block.code) for block in blocks(page.read_text(encoding="utf-8"))}

@@ -223,7 +223,8 @@ def jax_array(x: np.ndarray) -> Any:
 
 
 LIBRARIES: dict[str, AsArray] = {"numpy": np.asarray, "jax": jax_array}
-CUT = (  # new shapes, which JAX compiles one by one
+CUT = (  # new shapes or programs, which JAX compiles one by one
+    "adjoint",
     "decode_steps",
     "finite_differences",
     "independent_items",
