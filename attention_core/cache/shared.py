@@ -7,7 +7,7 @@ from math import prod
 from types import ModuleType
 from typing import Any, Self, Unpack
 
-from ..arrays import Array, array_namespace, describe, is_traced
+from ..arrays import Array, array_namespace, cast, common_dtype, compute_dtype, describe, is_traced
 from ..biases import Bias
 from ..biases.distance import Alibi, Relative
 from ..masks import Mask
@@ -87,7 +87,10 @@ class SharedPrefixCache(Cache):
         **call: Unpack[LookCall],
     ) -> tuple[Any, Self]:
         check_tokens(self.own, key, value, query)
-        check_call(mask, call)
+        check_call(mask, call, self.reach)
+        xp = array_namespace(("query", query))
+        dtype = common_dtype(xp, query.dtype, key.dtype, value.dtype)
+        query = cast(xp, query, compute_dtype(xp, dtype))  # or 16 bits would be rounded in the parts, and once more
         positions = self.positions(query.shape[-2], lengths=lengths, padding=padding)
         ours = mask if lengths is None else both(mask, real())
         prefix = self._look_at_prefix(query, positions, ours, call)
@@ -96,6 +99,7 @@ class SharedPrefixCache(Cache):
             query, key, value, lengths=lengths, padding=padding, mask=mask, return_lse=True, **without_sinks
         )
         out, lse = merge([prefix.out, rest.out], [prefix.lse, rest.lse])
+        out = cast(xp, out, dtype)
         return (Result(out, lse) if return_lse else out), replace(self, own=own)
 
     def _prompt(self) -> Seen:

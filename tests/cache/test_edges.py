@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -112,3 +113,20 @@ def test_a_window_of_more_keys_than_a_ring_keeps_is_refused() -> None:
         ring.attend(query, key, value, mask=narrow | wide)
     for mask in (narrow, masks.causal(), narrow & wide, wide & (masks.causal() & narrow)):
         assert ring.attend(query, key, value, mask=mask)[0].shape == (4, 1, 4)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_a_shared_prompt_rounds_once(dtype: Any) -> None:
+    prompt_key, prompt_value = drawn(1, 40, 8).astype(dtype), (drawn(1, 40, 8) + 1).astype(dtype)
+    query, key, value = (drawn(32, 1, 1, 8).astype(dtype) * dtype(n) for n in (1, 2, 3))
+    sizes: dict[str, Any] = {"num_kv_heads": 1, "depth": 8}
+    prefix = GrowingCache.empty(key, **sizes).append(prompt_key, prompt_value)
+    out, _ = SharedPrefixCache.of(prefix, GrowingCache.empty(key, batch=(32,), **sizes)).attend(query, key, value)
+    keys, values = (
+        np.concatenate([np.broadcast_to(old, (32, *old.shape)), new], axis=-2).astype(np.float64)
+        for old, new in ((prompt_key, key), (prompt_value, value))
+    )
+    exact = dot_product_attention(query.astype(np.float64), keys, values)
+    assert out.dtype == dtype
+    half_unit = np.abs(np.spacing(exact.astype(dtype))).astype(np.float64) / 2
+    assert (np.abs(out.astype(np.float64) - exact) <= half_unit + 1e-6).all()  # and float32's own rounding
