@@ -9,13 +9,16 @@ from typing import Any
 from .peers import PEERS
 
 PICTURE = "![Each peer's time divided by ours, a row a case: right of 1 ours is faster](images/jax.png)"
-BEGIN, END = "<!-- benchmark: begin -->", "<!-- benchmark: end -->"
+BEGIN, END = "<!-- jax benchmark: begin -->", "<!-- jax benchmark: end -->"
+LEFT_OUT = ("L 128", "L 512", "D 128, gradients")  # of the README's table
 
 
-def table(report: dict[str, Any]) -> str:
-    """Return the report in Markdown."""
+def table(report: dict[str, Any], short: bool = False) -> str:
+    """Return the report in Markdown, or the part of it that the README shows."""
     lines = [f"| peer's time / ours | ours, ms | {' | '.join(PEERS)} |", f"|---|---|{'---|' * len(PEERS)}"]
     for case in dict.fromkeys(row["case"] for row in report["rows"]):
+        if short and any(words in case for words in LEFT_OUT):
+            continue
         found = {row["peer"]: row for row in report["rows"] if row["case"] == case}
         cells = [f"{found[peer]['ratio']:.2f}" if peer in found else "" for peer in PEERS]
         lines.append(f"| {case} | {next(iter(found.values()))['ours_ms']:.2f} | {' | '.join(cells)} |")
@@ -40,11 +43,13 @@ def _figures(report: dict[str, Any]) -> list[str]:
     return lines
 
 
-def rewrite(page: Path, report: dict[str, Any]) -> None:
-    """Put the report between the page's two marks."""
+def rewrite(page: Path, report: dict[str, Any], short: bool = False) -> None:
+    """Put the report between the page's two marks; the README has its picture above."""
     text = page.read_text(encoding="utf-8")
     marked = re.compile(f"{re.escape(BEGIN)}.*?{re.escape(END)}", re.DOTALL)
-    page.write_text(marked.sub(lambda _: f"{BEGIN}\n{table(report)}\n\n{PICTURE}\n{END}", text), encoding="utf-8")
+    picture = "" if short else f"\n\n{PICTURE}"
+    found = f"{BEGIN}\n{table(report, short)}{picture}\n{END}"
+    page.write_text(marked.sub(lambda _: found, text), encoding="utf-8")
 
 
 def plot(report: dict[str, Any], path: Path) -> None:

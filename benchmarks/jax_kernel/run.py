@@ -15,7 +15,7 @@ from .cases import Case, all_cases
 from .measure import compare, exponent, extra_memory, growth, vmap_over_batch
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCS, IMAGE = ROOT / "docs" / "jax.md", ROOT / "docs" / "images" / "jax.png"
+DOCS, README, IMAGE = ROOT / "docs" / "jax.md", ROOT / "README.md", ROOT / "docs" / "images" / "jax.png"
 
 
 def main(arguments: list[str]) -> None:
@@ -39,7 +39,7 @@ def _options() -> argparse.ArgumentParser:
     parser.add_argument("--no-growth", action="store_true", help="leave out memory and growth")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--plot", type=Path)
-    parser.add_argument("--docs", action="store_true", help=f"write {DOCS.name} and {IMAGE.name}")
+    parser.add_argument("--docs", action="store_true", help=f"write {README.name}, {DOCS.name} and {IMAGE.name}")
     return parser
 
 
@@ -74,6 +74,7 @@ def _write(report: dict[str, Any], chosen: argparse.Namespace) -> None:
         chosen.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     if chosen.docs:
         page.rewrite(DOCS, report)
+        page.rewrite(README, report, short=True)
     for path in (chosen.plot, IMAGE if chosen.docs else None):
         if path is not None:
             page.plot(report, path)
