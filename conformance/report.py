@@ -37,7 +37,8 @@ def print_report(console: Console, rows: Sequence[Row], missing: Iterable[str]) 
     if any(row.status == FAIL and not row.matches for row in rows):
         console.print(
             "What matches no single convention: `attention-conformance diagnose IMPL CASE` finds the stage that "
-            "departs, and `diagnose --query q.npy --key k.npy --value v.npy --out out.npy` tries conventions in combination."
+            "departs, and `diagnose --query q.npy --key k.npy --value v.npy --out out.npy` tries conventions in "
+            "combination."
         )
     for line in missing:
         console.print(f"[dim]{escape(line)}[/]")
