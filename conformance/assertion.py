@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+DTYPES = ("float64", "float32", "float16", "bfloat16")
+
 
 class Nonconforming(AssertionError):
     """An attention that differs from the vectors; says where, by how much, and as which convention."""
@@ -24,7 +26,7 @@ def assert_conforms(
     takes are not asked. It returns the output, or a mapping of `out`, `lse`, `weights`, `gradient.query`, ...
 
     Args:
-        fn: the function, or `"module:function"`.
+        fn: the function, or `"module:function"`; or an adapter, an object with `supports` and `compute`.
         groups: names with which groups begin, such as `"causal"`; all groups by default.
         dtypes: only these; all that the cases have by default.
         expect: a file of skips and expected failures with reasons (see `conformance.expectations`).
@@ -62,10 +64,12 @@ def assert_conforms(
 
 
 def adapter_of(fn: Callable[..., Any] | str) -> Any:
-    """Return the adapter of a function, of a `module:function`, or of a known name."""
+    """Return the adapter of a function, of a `module:function`, or of a known name; an adapter is its own."""
     from conformance.adapters import load
     from conformance.adapters.function import UserFunction
 
+    if hasattr(fn, "supports") and hasattr(fn, "compute"):
+        return fn
     return load(fn) if isinstance(fn, str) else UserFunction(getattr(fn, "__name__", type(fn).__name__), fn)
 
 
@@ -73,6 +77,11 @@ def only_dtypes(groups: Iterable[Any], dtypes: tuple[str, ...]) -> Iterable[Any]
     """Yield the groups with their cases in these dtypes only; unchanged without any."""
     from dataclasses import replace
 
+    from conformance.errors import UsageError
+
+    unknown = [name for name in dtypes if name not in DTYPES]
+    if unknown:
+        raise UsageError(f"no dtype `{unknown[0]}`; there are {', '.join(DTYPES)}")
     for group in groups:
         if not dtypes:
             yield group

@@ -14,6 +14,7 @@ from rich.progress import Progress
 
 from conformance import VECTORS, cli_diagnose, expectations, kills, printed, report, runner, show, tell
 from conformance.adapters import NotInstalled, load_all
+from conformance.assertion import only_dtypes
 from conformance.errors import RecordError, UsageError, VectorError
 from conformance.format import read_groups, write_groups
 from conformance.junit import write_junit
@@ -46,6 +47,7 @@ Folder = Annotated[Path, typer.Option("--vectors", help="Another folder of vecto
 def run(
     impl: Impl = None,
     group: GroupNames = None,
+    dtype: Annotated[list[str] | None, typer.Option("--dtype", help="Only this dtype; repeatable.")] = None,
     json: Annotated[Path | None, typer.Option("--json", help="Write every verdict to this file.")] = None,
     csv: Annotated[Path | None, typer.Option("--csv", help="Write one line an output to this file.")] = None,
     junit: Annotated[Path | None, typer.Option("--junit", help="Write JUnit XML to this file.")] = None,
@@ -63,6 +65,7 @@ def run(
     """
     with _errors():
         groups, expected = expectations.selected(read_groups(vectors, group or ()), since, expect, whole=not group)
+        groups = tuple(only_dtypes(groups, tuple(dtype or ())))
         adapters, missing = load_all(impl or ())
         with _progress("asking", runner.count(groups, adapters)) as step:
             rows = runner.run(groups, adapters, step, expected)

@@ -138,6 +138,15 @@ def test_damaged_vectors_end_the_command_with_what_to_run(command, tmp_path):
     assert "attention-conformance record" in done.stderr
 
 
+def test_only_the_dtypes_that_are_asked_for(command):
+    done = command("run", "--impl", "numpy", "--group", "article-cross", "--dtype", "float32")
+    assert done.exit_code == 0
+    assert "2 cases, 1 implementations: 2 pass" in done.stdout
+    done = command("run", "--impl", "numpy", "--dtype", "float8")
+    assert done.exit_code == 2
+    assert "no dtype `float8`; there are float64, float32, float16, bfloat16" in done.stderr
+
+
 def test_a_run_that_asks_nothing_is_no_pass(command):
     done = command("run", "--impl", "math:hypot", "--group", "article-embedding")
     assert done.exit_code == 1
