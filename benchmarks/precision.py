@@ -24,6 +24,9 @@ SHAPES = ((2, 5, 7, 16, 8), (3, 17, 64, 32, 24), (1, 33, 130, 64, 64), (4, 8, 25
 LONG_SHAPES = ((1, 24, 4096, 64, 16), (2, 9, 4096, 32, 16))
 
 
+SET = 200  # problems
+
+
 @dataclass(frozen=True)
 class Group:
     """Kinds of problem that one figure stands for: they take turns."""
@@ -140,15 +143,32 @@ def row(dtype: str, name: str, found: dict[str, np.ndarray]) -> str:
     return f"| {dtype} | {name} | {' | '.join(cells)} |"
 
 
+def row_of_sets(dtype: str, name: str, found: dict[str, np.ndarray]) -> str:
+    """One line of the table by sets: the middle one of the sets' ratios of worst errors, and the lowest and highest."""
+    sets = {implementation: column.reshape(-1, SET).max(axis=1) for implementation, column in found.items()}
+    ratios = (sets[ours] / sets["torch"] for ours in ("numpy", "jax"))
+    cells = [f"{np.median(each):.2f} ({each.min():.2f} .. {each.max():.2f})" for each in ratios]
+    return f"| {dtype} | {name} | {' | '.join(cells)} |"
+
+
 def main(argv: list[str] | None = None) -> None:
     """Print one line a group: worst errors, and ours over PyTorch's, by the worst problem and the 95th percentile."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks precision", description=__doc__.splitlines()[0])
     parser.add_argument(
         "--problems", type=int, default=3000, help="random problems a group, a tenth of it for long rows"
     )
+    parser.add_argument(
+        "--sets", action="store_true", help=f"ratios of worst errors in sets of {SET} problems, long rows too"
+    )
     parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=DTYPES)
     arguments = parser.parse_args(argv)
     runs = {"numpy": numpy_attention, "jax": jax_attention(), "torch": torch_attention()}
+    if arguments.sets:
+        print("| dtype | group | worst of a set: NumPy / PyTorch | JAX / PyTorch |\n|---|---|---|---|")
+        for dtype, name in product(arguments.dtypes, GROUPS):
+            count = max(1, arguments.problems // SET) * SET
+            print(row_of_sets(dtype, name, errors(runs, dtype, name, count)), flush=True)
+        return
     print(
         "| dtype | group | NumPy | JAX (jit) | PyTorch | worst: NumPy / PyTorch | JAX / PyTorch | 95 %: NumPy | JAX |"
     )
