@@ -73,11 +73,11 @@ class MlxDialect(Mlx):
     version = "ours"
 
     def __init__(self) -> None:
-        self.library = importlib.import_module("attention_np.dialects.mlx")
+        self.module = importlib.import_module("attention_np.dialects.mlx")
 
     def attend(self, query: np.ndarray, key: np.ndarray, value: np.ndarray, **arguments: Any) -> np.ndarray:
         """Call our `scaled_dot_product_attention`."""
-        out: np.ndarray = self.library.scaled_dot_product_attention(query, key, value, **arguments)
+        out: np.ndarray = self.module.scaled_dot_product_attention(query, key, value, **arguments)
         return out
 
 
@@ -88,11 +88,11 @@ class FlashAttentionDialect(FlashAttention):
     version = "ours"
 
     def __init__(self) -> None:
-        self.library = importlib.import_module("attention_np.dialects.flash_attention")
+        self.module = importlib.import_module("attention_np.dialects.flash_attention")
 
     def attend(self, q: np.ndarray, k: np.ndarray, v: np.ndarray, **settings: Any) -> tuple[Any, Any]:
         """Call our `flash_attn_func`."""
-        out, lse, _ = self.library.flash_attn_func(q, k, v, **settings, return_attn_probs=True)
+        out, lse, _ = self.module.flash_attn_func(q, k, v, **settings, return_attn_probs=True)
         return out, lse
 
     def attend_packed(
@@ -100,5 +100,5 @@ class FlashAttentionDialect(FlashAttention):
     ) -> tuple[Any, Any]:
         """Call our `flash_attn_varlen_func`."""
         arguments = {**settings, "return_attn_probs": True}
-        out, lse, _ = self.library.flash_attn_varlen_func(q, k, v, *offsets, 0, 0, **arguments)
+        out, lse, _ = self.module.flash_attn_varlen_func(q, k, v, *offsets, 0, 0, **arguments)
         return out, lse

@@ -31,7 +31,7 @@ class FlashAttention:
     name = "flash-attention"
 
     def __init__(self) -> None:
-        self.library = importlib.import_module("flash_attn")
+        self.module = importlib.import_module("flash_attn")
         self.version = metadata.version("flash-attn")
 
     def supports(self, case: Case) -> str:
@@ -52,7 +52,7 @@ class FlashAttention:
 
     def attend(self, q: np.ndarray, k: np.ndarray, v: np.ndarray, **settings: Any) -> tuple[Any, Any]:
         """Call `flash_attn_func` on `(B, L, H, D)`."""
-        found = self.library.flash_attn_func(*map(_to_device, (q, k, v)), **_tensors(settings), return_attn_probs=True)
+        found = self.module.flash_attn_func(*map(_to_device, (q, k, v)), **_tensors(settings), return_attn_probs=True)
         return _from_device(found[0]), _from_device(found[1])
 
     def attend_packed(
@@ -62,7 +62,7 @@ class FlashAttention:
         longest = (int(np.diff(x).max(initial=0)) for x in offsets)
         arrays = map(_to_device, (q, k, v, *(x.astype(np.int32) for x in offsets)))
         settings = {**_tensors(settings), "return_attn_probs": True}
-        found = self.library.flash_attn_varlen_func(*arrays, *longest, **settings)
+        found = self.module.flash_attn_varlen_func(*arrays, *longest, **settings)
         return _from_device(found[0]), _from_device(found[1])
 
     def _batch(self, case: Case, inputs: Mapping[str, np.ndarray]) -> dict[str, Any]:
