@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 from numbers import Integral
 from typing import Any, Self
 
 from .arrays import describe, dtype_name
 
-__all__ = ["Value", "integer_or_array", "is_static", "static_int"]
+__all__ = ["Shown", "Value", "integer_or_array", "is_static", "shown", "static_int"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -59,6 +59,34 @@ class Value:
 
     def _call(self) -> str:
         return type(self).__name__
+
+
+class Shown:
+    """A dataclass that prints in a line: of arrays their dtype and shape, and nothing of fields that are ``None``.
+
+    >>> from dataclasses import dataclass
+    >>> from attention_core.values import Shown
+    >>> import numpy as np
+    >>> @dataclass
+    ... class Weights(Shown):
+    ...     weight: object
+    ...     bias: object = None
+    >>> Weights(np.ones((2, 3)))
+    Weights(weight=<float64 (2, 3)>)
+    """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        type.__setattr__(cls, "__repr__", cls.__repr__)  # where dataclass looks before it writes one of all numbers
+
+    def __repr__(self) -> str:
+        return shown(self, [f.name for f in fields(self)])  # type: ignore[arg-type]  # a dataclass
+
+
+def shown(x: Any, names: Iterable[str]) -> str:
+    """Return the class of ``x`` and its fields in a line, of arrays their dtype and shape."""
+    parts = ((name, getattr(x, name)) for name in names)
+    return f"{type(x).__name__}({', '.join(f'{name}={_show(part)}' for name, part in parts if part is not None)})"
 
 
 def is_static(x: Any) -> bool:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from math import prod
 from types import ModuleType
-from typing import Any, NamedTuple, Self, Unpack
+from typing import Any, ClassVar, NamedTuple, Self, Unpack
 
-from ..arrays import Array, array_namespace, default_int, describe, device_of, scalar_like
+from ..arrays import Array, array_namespace, as_array, device_of, scalar_like
 from ..attention import dot_product_attention
 from ..checks import check_dtypes
 from ..masks import Mask, causal
+from ..pairs import as_index
 from ..problem import Result
-from ..values import static_int
+from ..values import Shown, integer_or_array, static_int
 from .call import LookCall, check_call, terms
 from .positions import check_padding, real, real_tokens, token_positions
+from .rows import row_index, take_rows
 from .write import put_rows
 
 __all__ = [
@@ -26,16 +28,14 @@ __all__ = [
     "both",
     "check_call",
     "check_tokens",
-    "empty_arrays",
     "flat",
     "look",
-    "made_like",
-    "no_tokens",
     "put_tokens",
     "terms",
 ]
 
 CAUSAL = causal()
+FAR = 2**31 - 1
 
 
 class Seen(NamedTuple):
@@ -52,7 +52,7 @@ class Seen(NamedTuple):
     lost: Array | None = None
 
 
-class Cache:
+class Cache(Shown):
     """Keys and values of the tokens that came so far: a value that never changes, each call returns the next one.
 
     A cache knows the position of every token, so that no caller computes one: ``positions`` says where the next tokens
@@ -89,6 +89,20 @@ class Cache:
         """Return the cache with more tokens."""
         raise NotImplementedError(f"{type(self).__qualname__} must define append(key, value)")
 
+    def take(self, rows: Array) -> Self:
+        """Return the cache of the sequences ``rows (..., n)``, each as often as it is named: for a beam search.
+
+        ``rows`` are integers into the last batch axis; what axes there are before it stay, and may stand before ``n``.
+        """
+        raise NotImplementedError(f"{type(self).__qualname__} must define take(rows)")
+
+    def truncate(self, lengths: int | Array) -> Self:
+        """Return the cache without the tokens at positions ``lengths (...)`` and after: for those taken back.
+
+        A sequence that is no longer stays as it is.
+        """
+        raise NotImplementedError(f"{type(self).__qualname__} must define truncate(lengths)")
+
     def attend(
         self,
         query: Array,
@@ -114,8 +128,11 @@ class Cache:
 class Kept(Cache):
     """A cache that holds its tokens itself, the first of them at position ``start``."""
 
+    keys: Array
+    values: Array
     lengths: Array
     start: Array
+    of_sequences: ClassVar[tuple[str, ...]] = ("keys", "values", "lengths")  # the fields with batch axes
 
     @property
     def batch(self) -> tuple[int, ...]:
@@ -132,7 +149,7 @@ class Kept(Cache):
 
     def key_shape(self) -> tuple[int, int, int]:
         """Return ``(Hkv, D, Dv)``."""
-        raise NotImplementedError(f"{type(self).__qualname__} must define key_shape()")
+        return self.keys.shape[-3], self.keys.shape[-1], self.values.shape[-1]
 
     def extended(self, key: Array, value: Array, positions: Array, lengths: Array, padded: bool) -> tuple[Seen, Self]:
         """Return what tokens at these positions see, and the cache of ``lengths`` that holds them too."""
@@ -143,6 +160,28 @@ class Kept(Cache):
         count = static_int("count", count, least=0)
         xp = array_namespace(("lengths", self.lengths))
         return token_positions(xp, self.start + self.lengths, count, lengths, padding, self.lengths)
+
+    def take(self, rows: Array) -> Self:
+        xp = array_namespace(("lengths", self.lengths), ("rows", rows))
+        index = row_index(xp, rows, self.batch, self.lengths)
+        taken = {name: take_rows(xp, getattr(self, name), self.batch, index) for name in self.of_sequences}
+        return replace(self, **taken)  # type: ignore[type-var]  # a dataclass
+
+    def truncate(self, lengths: int | Array) -> Self:
+        return replace(self, lengths=self.shortened(lengths))  # type: ignore[type-var]  # a dataclass
+
+    def shortened(self, lengths: Any) -> Array:
+        """Return how many tokens are left of each sequence where those at positions ``lengths`` and after go."""
+        xp = array_namespace(("lengths", self.lengths))
+        lengths = integer_or_array("lengths", lengths)
+        check_padding(lengths, "right", self.batch)
+        if isinstance(lengths, int):
+            lengths = xp.asarray(min(max(lengths, 0), FAR), device=device_of(xp, self.lengths))
+        else:
+            array_namespace(("cache", self.lengths), ("lengths", lengths))
+            lengths = as_index(xp, as_array(xp, lengths))
+        left = xp.maximum(xp.minimum(lengths - self.start, self.lengths), xp.zeros_like(self.lengths))
+        return xp.astype(left, self.lengths.dtype)
 
     def append(self, key: Array, value: Array, *, lengths: Any = None, padding: str = "right") -> Self:
         check_tokens(self, key, value)
@@ -219,31 +258,6 @@ def both(a: Any, b: Any) -> Any:
     if a is None or b is None:
         return b if a is None else a
     return a & b
-
-
-def made_like(
-    like: Array, batch: Any, num_kv_heads: Any, depth: Any, value_depth: Any
-) -> tuple[ModuleType, tuple[int, ...], int, tuple[int, int]]:
-    """Return the library of ``like``, and checked sizes: batch axes, heads, and the depths of keys and values."""
-    xp = array_namespace(("like", like))
-    check_dtypes(xp, like=like)
-    if not isinstance(batch, tuple):
-        raise TypeError(f"`batch` must be a tuple of sizes, () for none; got {describe(batch)}")
-    batch = tuple(static_int("batch", size, least=0) for size in batch)
-    depth = static_int("depth", depth, least=0)
-    value_depth = depth if value_depth is None else static_int("value_depth", value_depth, least=0)
-    return xp, batch, static_int("num_kv_heads", num_kv_heads, least=1), (depth, value_depth)
-
-
-def empty_arrays(like: Array, xp: ModuleType, *shapes: tuple[int, ...]) -> tuple[Array, ...]:
-    """Return zeros of ``like``'s dtype and device."""
-    return tuple(xp.zeros(shape, dtype=like.dtype, device=device_of(xp, like)) for shape in shapes)
-
-
-def no_tokens(like: Array, xp: ModuleType, batch: tuple[int, ...]) -> tuple[Array, Array]:
-    """Return lengths ``(...)`` and ``start ()``, all 0."""
-    dtype, device = default_int(xp), device_of(xp, like)
-    return xp.zeros(batch, dtype=dtype, device=device), xp.zeros((), dtype=dtype, device=device)
 
 
 def put_tokens(xp: ModuleType, cache: Kept, held: Array, new: Array, slots: Array) -> Array:

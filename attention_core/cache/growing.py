@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import ClassVar, Self, Unpack
 
-from ..arrays import Array, array_namespace, cast, default_int, device_of
-from .base import Kept, Seen, empty_arrays, made_like, no_tokens
-from .positions import real
+from ..arrays import Array, array_namespace, cast, default_int, device_of, is_traced
+from .base import Kept, Seen
+from .empty import Shape, empty_arrays, made_like, no_tokens
+from .positions import PADDING, real
 
 __all__ = ["GrowingCache"]
 
@@ -34,24 +35,15 @@ class GrowingCache(Kept):
     start: Array
     padded: bool = field(default=False, metadata={"option": True})
 
+    of_sequences: ClassVar[tuple[str, ...]] = ("keys", "values", "places", "lengths")
+
     @classmethod
-    def empty(
-        cls,
-        like: Array,
-        *,
-        batch: tuple[int, ...] = (),
-        num_kv_heads: int,
-        depth: int,
-        value_depth: int | None = None,
-    ) -> Self:
+    def empty(cls, like: Array, **shape: Unpack[Shape]) -> Self:
         """Return a cache without tokens, of the library, dtype and device of ``like``."""
-        xp, batch, heads, depths = made_like(like, batch, num_kv_heads, depth, value_depth)
+        xp, batch, heads, depths = made_like(like, **shape)
         keys, values = empty_arrays(like, xp, *((*batch, heads, 0, size) for size in depths))
         places = xp.zeros((*batch, 0), dtype=default_int(xp), device=device_of(xp, like))
         return cls(keys, values, places, *no_tokens(like, xp, batch))
-
-    def key_shape(self) -> tuple[int, int, int]:
-        return self.keys.shape[-3], self.keys.shape[-1], self.values.shape[-1]
 
     def stored(self) -> Seen:
         return Seen(self.keys, self.values, self.places, real() if self.padded else None)
@@ -65,3 +57,18 @@ class GrowingCache(Kept):
         places = xp.concat([self.places, positions], axis=-1)
         cache = replace(self, keys=keys, values=values, places=places, lengths=lengths, padded=self.padded or padded)
         return cache.stored(), cache
+
+    def truncate(self, lengths: int | Array) -> Self:
+        xp, left = array_namespace(("lengths", self.lengths)), self.shortened(lengths)
+        places = xp.where(self.places < (self.start + left)[..., None], self.places, PADDING)
+        cache = replace(self, places=places, lengths=left, padded=True)
+        return cache if is_traced(places) else cache._trimmed()
+
+    def _trimmed(self) -> Self:
+        """Return the cache without the last places, where no sequence has a token any more."""
+        xp = array_namespace(("lengths", self.lengths))
+        held = xp.any(xp.reshape(self.places >= 0, (-1, self.places.shape[-1])), axis=0)
+        count = next((n for n in range(held.shape[0], 0, -1) if bool(held[n - 1])), 0)
+        places = self.places[..., :count]
+        keys, values = (x[..., :count, :] for x in (self.keys, self.values))
+        return replace(self, keys=keys, values=values, places=places, padded=bool(xp.any(places < 0)))

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import prod
 from types import ModuleType
-from typing import Self
+from typing import Self, Unpack
 
 from ..arrays import Array, array_namespace, default_int, device_of, is_traced, library_name
 from ..masks import key_lengths
 from ..values import static_int
-from .base import Kept, Seen, empty_arrays, flat, made_like, no_tokens
+from .base import Kept, Seen, flat
+from .empty import Shape, empty_arrays, made_like, no_tokens
+from .rows import row_index, take_rows
 from .write import put_rows
 
 __all__ = ["PagedCache"]
@@ -51,22 +53,13 @@ class PagedCache(Kept):
 
     @classmethod
     def empty(
-        cls,
-        like: Array,
-        *,
-        batch: tuple[int, ...] = (),
-        num_kv_heads: int,
-        depth: int,
-        value_depth: int | None = None,
-        pages: int,
-        page_size: int,
-        max_pages: int | None = None,
+        cls, like: Array, *, pages: int, page_size: int, max_pages: int | None = None, **shape: Unpack[Shape]
     ) -> Self:
         """Return a cache without tokens, of the library, dtype and device of ``like``.
 
         A sequence may have ``max_pages`` pages, by default all there are.
         """
-        xp, batch, heads, depths = made_like(like, batch, num_kv_heads, depth, value_depth)
+        xp, batch, heads, depths = made_like(like, **shape)
         pages, size = static_int("pages", pages, least=1), static_int("page_size", page_size, least=1)
         most = pages if max_pages is None else static_int("max_pages", max_pages, least=1)
         keys, values = empty_arrays(like, xp, *((pages, heads, size, each) for each in depths))
@@ -84,9 +77,6 @@ class PagedCache(Kept):
     def free_pages(self) -> int:
         """How many pages of the pool no sequence has."""
         return int(self.free.shape[0] - self.used)
-
-    def key_shape(self) -> tuple[int, int, int]:
-        return self.keys.shape[-3], self.keys.shape[-1], self.values.shape[-1]
 
     def lacks(self) -> Array:
         xp = array_namespace(("lengths", self.lengths))
@@ -152,8 +142,16 @@ class PagedCache(Kept):
             raise ValueError(
                 f"`finished` must be booleans of shape {self.batch}; got {finished.dtype} {finished.shape}"
             )
-        lengths = xp.where(finished, xp.zeros_like(self.lengths), self.lengths)
-        table = xp.where(finished[..., None], xp.full_like(self.table, NO_PAGE), self.table)
+        return self._only(xp.where(finished, xp.zeros_like(self.lengths), self.lengths))
+
+    def truncate(self, lengths: int | Array) -> Self:
+        return self._only(self.shortened(lengths))
+
+    def _only(self, lengths: Array) -> Self:
+        """Return the cache with as many tokens of each sequence, and all other pages free."""
+        xp = array_namespace(("lengths", lengths))
+        column = xp.arange(self.table.shape[-1], device=device_of(xp, lengths))
+        table = xp.where(column < -(-lengths // self.page_size)[..., None], self.table, NO_PAGE)
         pages = xp.arange(self.free.shape[0], device=device_of(xp, table))
         in_use = xp.any(xp.reshape(table, (-1, 1)) == pages[None, :], axis=0)
         dtype = self.used.dtype
@@ -161,6 +159,20 @@ class PagedCache(Kept):
         return replace(
             self, table=table, free=free, used=xp.sum(xp.astype(in_use, dtype), dtype=dtype), lengths=lengths
         )
+
+    def take(self, rows: Array) -> Self:
+        """Return the cache of the sequences ``rows (..., n)``, each with pages of its own, copied."""
+        xp = array_namespace(("lengths", self.lengths), ("rows", rows))
+        index = row_index(xp, rows, self.batch, self.lengths)
+        lengths, old = (take_rows(xp, x, self.batch, index) for x in (self.lengths, self.table))
+        table, sources = _repacked(xp, xp.reshape(old, (-1, old.shape[-1])), self.free)
+        if not is_traced(table) and bool(xp.any((xp.reshape(table, old.shape) == NO_PAGE) & (old != NO_PAGE))):
+            raise ValueError(f"this cache has {self.free.shape[0]} pages, too few for these `rows`: each has its own")
+        keys, values = (xp.take(pool, sources, axis=0) for pool in (self.keys, self.values))
+        used = xp.sum(xp.astype(table != NO_PAGE, self.used.dtype), dtype=self.used.dtype)
+        free = xp.arange(self.free.shape[0], device=device_of(xp, table))
+        table = xp.reshape(table, old.shape)
+        return replace(self, keys=keys, values=values, table=table, free=free, used=used, lengths=lengths)
 
 
 def _pages_of(xp: ModuleType, table: Array, columns: Array) -> tuple[Array, Array]:
@@ -172,3 +184,19 @@ def _pages_of(xp: ModuleType, table: Array, columns: Array) -> tuple[Array, Arra
     places = first + xp.clip(columns, 0, most - 1)
     pages = xp.reshape(xp.take(xp.reshape(table, (-1,)), xp.reshape(places, (-1,))), places.shape)
     return pages, columns >= missing
+
+
+def _repacked(xp: ModuleType, old: Array, free: Array) -> tuple[Array, Array]:
+    """Return a table ``(B, max_pages)`` of the first pages, one after the other, and the old page of each new one."""
+    (count, most), pool = old.shape, free.shape[0]
+    held = xp.sum(xp.astype(old != NO_PAGE, old.dtype), axis=-1, dtype=old.dtype)
+    ends = xp.cumulative_sum(held)
+    first = ends - held
+    column, pages = (xp.arange(n, device=device_of(xp, old)) for n in (most, pool))
+    page = first[:, None] + column
+    table = xp.where((column < held[:, None]) & (page < pool), page, NO_PAGE)
+    if count == 0:
+        return table, pages
+    owner = xp.clip(xp.searchsorted(ends, pages, side="right"), 0, count - 1)
+    place = owner * most + xp.clip(pages - xp.take(first, owner), 0, most - 1)
+    return table, xp.clip(xp.take(xp.reshape(old, (-1,)), place), 0, None)

@@ -70,6 +70,22 @@ class SharedPrefixCache(Cache):
     def positions(self, count: int, *, lengths: Any = None, padding: str = "right") -> Array:
         return self.own.positions(count, lengths=lengths, padding=padding)
 
+    @property
+    def lengths(self) -> Array:
+        """How many tokens each sequence has, ``(...)``, those of the prompt among them."""
+        return self.own.start + self.own.lengths
+
+    def take(self, rows: Array) -> Self:
+        return replace(self, own=self.own.take(rows))
+
+    def truncate(self, lengths: int | Array) -> Self:
+        """Return the cache without the tokens at positions ``lengths (...)`` and after; the prompt is left whole."""
+        own = self.own.truncate(lengths)
+        below = own.start > lengths
+        if not is_traced(below) and bool(array_namespace(("lengths", below)).any(below)):
+            raise ValueError("`lengths` are those of whole sequences, and the prompt, which all share, is left whole")
+        return replace(self, own=own)
+
     def append(self, key: Array, value: Array, *, lengths: Any = None, padding: str = "right") -> Self:
         own = self.own.append(key, value, lengths=lengths, padding=padding)
         return replace(self, own=own)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Self, Unpack
 
 from ..arrays import Array, array_namespace, is_traced
 from ..masks import key_lengths
 from ..values import static_int
-from .base import Kept, Seen, empty_arrays, made_like, no_tokens, put_tokens
+from .base import Kept, Seen, put_tokens
+from .empty import Shape, empty_arrays, made_like, no_tokens
 
 __all__ = ["StaticCache"]
 
@@ -37,18 +38,9 @@ class StaticCache(Kept):
     start: Array
 
     @classmethod
-    def empty(
-        cls,
-        like: Array,
-        *,
-        batch: tuple[int, ...] = (),
-        num_kv_heads: int,
-        depth: int,
-        value_depth: int | None = None,
-        capacity: int,
-    ) -> Self:
+    def empty(cls, like: Array, *, capacity: int, **shape: Unpack[Shape]) -> Self:
         """Return a cache without tokens, of the library, dtype and device of ``like``."""
-        xp, batch, heads, depths = made_like(like, batch, num_kv_heads, depth, value_depth)
+        xp, batch, heads, depths = made_like(like, **shape)
         capacity = static_int("capacity", capacity, least=1)
         keys, values = empty_arrays(like, xp, *((*batch, heads, capacity, size) for size in depths))
         return cls(keys, values, *no_tokens(like, xp, batch))
@@ -57,9 +49,6 @@ class StaticCache(Kept):
     def capacity(self) -> int:
         """How many tokens a sequence may have."""
         return int(self.keys.shape[-2])
-
-    def key_shape(self) -> tuple[int, int, int]:
-        return self.keys.shape[-3], self.keys.shape[-1], self.values.shape[-1]
 
     def lacks(self) -> Array:
         return self.lengths > self.capacity
