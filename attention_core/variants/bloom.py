@@ -13,6 +13,7 @@ from .headed import HeadedCall, check_heads, heads_of, shape_of
 from .layer import Normal, Parameter, option
 from .linear import Linear
 from .named import check_named, named_arrays, under
+from .options import count, finite, flag, optional
 
 __all__ = ["BloomAttention"]
 
@@ -34,9 +35,9 @@ class BloomAttention(Fused):
 
     query_key_value: Linear
     dense: Linear
-    num_heads: int = option()
-    scale: float | None = option(default=None)
-    causal: bool = option(default=True)
+    num_heads: int = option(count)
+    scale: float | None = option(optional(finite), default=None)
+    causal: bool = option(flag, default=True)
 
     size_names: ClassVar[tuple[str, ...]] = ("hidden_size", "num_heads")
 

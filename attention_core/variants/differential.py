@@ -18,6 +18,7 @@ from .layer import Layer, Normal, Parameter, Uniform, check_optional, option
 from .linear import Linear, join_heads
 from .named import check_named, named_arrays, under
 from .norm import RMSNorm
+from .options import count, finite, flag, not_negative, one_of, optional, rotation, text
 
 __all__ = ["DifferentialAttention", "lambda_init_of"]
 
@@ -68,14 +69,14 @@ class DifferentialAttention(Layer):
     lambda_q2: Array
     lambda_k2: Array
     subln: RMSNorm | None = None
-    num_heads: int = option()
-    num_kv_heads: int | None = option(default=None)
-    lambda_init: float = option(default=0.8)
-    pairing: str = option(default="neighbours")
-    out_name: str = option(default="out_proj")
-    rotary: Rotary | None = option(default=None)
-    norm_eps: float = option(default=1e-5)
-    causal: bool = option(default=True)
+    num_heads: int = option(count)
+    num_kv_heads: int | None = option(optional(count), default=None)
+    lambda_init: float = option(finite, default=0.8)
+    pairing: str = option(one_of(*PAIRINGS), default="neighbours")
+    out_name: str = option(text, default="out_proj")
+    rotary: Rotary | None = option(optional(rotation), default=None)
+    norm_eps: float = option(not_negative, default=1e-5)
+    causal: bool = option(flag, default=True)
 
     size_names: ClassVar[tuple[str, ...]] = ("d_in", "num_heads", "d_head")
 
@@ -117,8 +118,6 @@ class DifferentialAttention(Layer):
         **options: Any,
     ) -> Self:
         """Make the layer of named weights; ``options`` are the layer's, whether there are biases the names tell."""
-        if options.get("pairing", "neighbours") not in PAIRINGS:
-            raise ValueError(f"`pairing` must be one of {', '.join(PAIRINGS)}; got {options['pairing']!r}")
         out = out_name or next((name for name in OUTPUTS if f"{name}.weight" in weights), OUTPUTS[0])
         width, d_in = shape_of(weights, "q_proj.weight")
         check_heads(width, num_heads)
@@ -135,7 +134,7 @@ class DifferentialAttention(Layer):
         parts: dict[str, Any] = {name: Linear.from_state_dict(under(name, weights)) for name in PROJECTIONS}
         parts |= {"out_proj": Linear.from_state_dict(under(out, weights))} | {name: weights[name] for name in LAMBDAS}
         if "subln.weight" in weights:
-            eps = options.get("norm_eps", 1e-5)
+            eps = not_negative("norm_eps", options.get("norm_eps", 1e-5))
             parts["subln"] = RMSNorm.from_state_dict(under("subln", weights), eps=eps)
         return cls(**parts, num_heads=num_heads, num_kv_heads=num_kv_heads, out_name=out, **options)
 

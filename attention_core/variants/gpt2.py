@@ -12,6 +12,7 @@ from .headed import KeysValues, check_heads, heads_of, shape_of
 from .layer import Layer, Normal, Parameter, option
 from .linear import Linear
 from .named import check_named, named_arrays, under, without
+from .options import count, finite, optional
 
 __all__ = ["Conv1D", "GPT2Attention"]
 
@@ -74,8 +75,8 @@ class GPT2Attention(Fused):
     c_attn: Conv1D
     q_attn: Conv1D | None = None
     c_proj: Conv1D
-    num_heads: int = option()
-    scale: float | None = option(default=None)
+    num_heads: int = option(count)
+    scale: float | None = option(optional(finite), default=None)
 
     size_names: ClassVar[tuple[str, ...]] = ("n_embd", "num_heads")
 

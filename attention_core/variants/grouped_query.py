@@ -21,6 +21,7 @@ from .layer import Layer, Parameter, check_inputs, option
 from .linear import Linear, join_heads, split_heads
 from .named import named_arrays, under, without
 from .norm import RMSNorm
+from .options import count, finite, flag, not_negative, optional, positive, rotation
 
 __all__ = ["GroupedQueryAttention"]
 
@@ -66,14 +67,14 @@ class GroupedQueryAttention(Layer):
     k_norm: RMSNorm | None = None
     gate_proj: Linear | None = None
     sinks: Array | None = None
-    num_heads: int = option(kw_only=True)
-    num_kv_heads: int = option(kw_only=True)
-    rotary: Rotary | None = option(default=None, kw_only=True)
-    window: int | None = option(default=None, kw_only=True)
-    softcap: float | None = option(default=None, kw_only=True)
-    scale: float | None = option(default=None, kw_only=True)
-    causal: bool = option(default=True, kw_only=True)
-    query_gate: bool = option(default=False, kw_only=True)
+    num_heads: int = option(count, kw_only=True)
+    num_kv_heads: int = option(count, kw_only=True)
+    rotary: Rotary | None = option(optional(rotation), default=None, kw_only=True)
+    window: int | None = option(optional(count), default=None, kw_only=True)
+    softcap: float | None = option(optional(positive), default=None, kw_only=True)
+    scale: float | None = option(optional(finite), default=None, kw_only=True)
+    causal: bool = option(flag, default=True, kw_only=True)
+    query_gate: bool = option(flag, default=False, kw_only=True)
 
     size_names: ClassVar[tuple[str, ...]] = ("d_in", "num_heads", "num_kv_heads", "d_head")
 
@@ -117,14 +118,15 @@ class GroupedQueryAttention(Layer):
         """
         num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
         weights = without(weights, "rotary_emb.inv_freq")  # Llama's first checkpoints hold it
-        check_weights(weights, num_heads, num_kv_heads, options.get("query_gate", False))
+        check_weights(weights, num_heads, num_kv_heads, flag("query_gate", options.get("query_gate", False)))
+        norm: dict[str, Any] = {"eps": not_negative("norm_eps", norm_eps), "offset": finite("norm_offset", norm_offset)}
         parts: dict[str, Any] = {name: weights[name] for name in ("sinks",) if name in weights}
         for name in ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj"):
             if f"{name}.weight" in weights:
                 parts[name] = Linear.from_state_dict(under(name, weights))
         for name in ("q_norm", "k_norm"):
             if f"{name}.weight" in weights:
-                parts[name] = RMSNorm.from_state_dict(under(name, weights), eps=norm_eps, offset=norm_offset)
+                parts[name] = RMSNorm.from_state_dict(under(name, weights), **norm)
         return cls(**parts, num_heads=num_heads, num_kv_heads=num_kv_heads, **options)
 
     def state_dict(self) -> dict[str, Array]:

@@ -8,6 +8,7 @@ from ..arrays import Array
 from ..attention import dot_product_attention
 from ..masks import causal
 from ..problem import Result
+from ..values import shown
 
 __all__ = ["HeadedCall", "KeysValues", "attention_result", "with_causal"]
 
@@ -26,6 +27,9 @@ class KeysValues(NamedTuple):
 
     keys: Array
     values: Array
+
+    def __repr__(self) -> str:
+        return shown(self, self._fields)
 
 
 class HeadedCall(TypedDict, total=False):

@@ -22,6 +22,7 @@ from ..arrays import (
 from ..cache import Cache
 from ..problem import Result
 from ..rotary import Rotary, rotate
+from ..values import shown
 from .decoding import Decoding, attend_decoding, check_decoding, decoding_positions, empty_cache
 from .headed import HeadedCall, KeysValues, attention_result, check_heads, heads_of, with_causal
 from .latent_weights import parameters_of, sizes_of
@@ -29,6 +30,7 @@ from .layer import Layer, Parameter, check_inputs, check_optional, option
 from .linear import Linear, join_heads
 from .named import check_named, named_arrays, under
 from .norm import RMSNorm
+from .options import count, finite, flag, not_negative, optional, rotation
 
 __all__ = ["LatentAttention", "Latents"]
 
@@ -49,6 +51,9 @@ class Latents(NamedTuple):
 
     compressed: Array
     rotated: Array
+
+    def __repr__(self) -> str:
+        return shown(self, self._fields)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -84,10 +89,10 @@ class LatentAttention(Layer):
     kv_a_layernorm: RMSNorm
     kv_b_proj: Linear
     o_proj: Linear
-    num_heads: int = option()
-    rotary: Rotary | None = option(default=Rotary(interleaved=True))
-    scale: float | None = option(default=None)
-    causal: bool = option(default=True)
+    num_heads: int = option(count)
+    rotary: Rotary | None = option(optional(rotation), default=Rotary(interleaved=True))
+    scale: float | None = option(optional(finite), default=None)
+    causal: bool = option(flag, default=True)
 
     size_names: ClassVar[tuple[str, ...]] = (
         "hidden_size", "num_heads", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "kv_lora_rank",
@@ -119,11 +124,12 @@ class LatentAttention(Layer):
     ) -> Self:
         """Make the layer of a checkpoint's ``self_attn``; ``options`` are ``rotary``, ``scale`` and ``causal``."""
         check_named(weights, parameters_of(**sizes_of(weights, num_heads)))
+        eps = not_negative("norm_eps", norm_eps)
         parts: dict[str, Any] = {}
         for name in {each.split(".")[0] for each in weights}:
             own = under(name, weights)
             norm = name.endswith("layernorm")
-            parts[name] = RMSNorm.from_state_dict(own, eps=norm_eps) if norm else Linear.from_state_dict(own)
+            parts[name] = RMSNorm.from_state_dict(own, eps=eps) if norm else Linear.from_state_dict(own)
         return cls(**parts, num_heads=num_heads, **options)
 
     def state_dict(self) -> dict[str, Array]:

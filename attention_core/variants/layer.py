@@ -8,6 +8,8 @@ from typing import Any, ClassVar, Self, TypeAlias
 
 from ..arrays import Array, array_namespace, describe
 from ..checks import check_dtypes
+from ..values import Shown
+from .options import Rule
 
 __all__ = ["Layer", "Normal", "Parameter", "Uniform", "check_inputs", "check_layer", "check_optional", "option"]
 
@@ -53,8 +55,10 @@ class Parameter:
     law: Law = Uniform()
 
 
-def option(**kwargs: Any) -> Any:
+def option(rule: Rule | None = None, **kwargs: Any) -> Any:
     """Declare a field that holds a Python value, not arrays: an option of the layer, static under JAX.
+
+    ``rule(name, value)`` returns the value that a layer is made with, or raises.
 
     >>> from dataclasses import dataclass
     >>> from attention_core.variants.layer import Layer, option
@@ -65,10 +69,10 @@ def option(**kwargs: Any) -> Any:
     >>> Scaled.option_names()
     ('factor',)
     """
-    return field(metadata={"option": True}, **kwargs)
+    return field(metadata={"option": True, "rule": rule}, **kwargs)
 
 
-class Layer:
+class Layer(Shown):
     """A frozen dataclass of arrays that is called with arrays.
 
     Layers do not learn or remember by themselves: a backend's ``init`` draws one, ``from_state_dict`` loads one, and
@@ -82,6 +86,13 @@ class Layer:
     """
 
     size_names: ClassVar[tuple[str, ...]]
+
+    def __post_init__(self) -> None:
+        """Check the options; what stands in the other fields may be anything that goes through a pytree."""
+        for f in fields(self):  # type: ignore[arg-type]  # a dataclass
+            rule = f.metadata.get("rule")
+            if rule is not None:
+                object.__setattr__(self, f.name, rule(f.name, getattr(self, f.name)))
 
     @classmethod
     def option_names(cls) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from .layer import Layer, Parameter, option
 from .linear import Linear, join_heads
 from .linear_forms import LinearState, attend, causal_chunks, causal_full
 from .named import check_named, named_arrays, under
+from .options import count, flag
 
 __all__ = ["LinearAttention"]
 
@@ -52,8 +53,8 @@ class LinearAttention(Layer):
     k_proj: Linear
     v_proj: Linear
     out_proj: Linear
-    num_heads: int = option()
-    causal: bool = option(default=True)
+    num_heads: int = option(count)
+    causal: bool = option(flag, default=True)
 
     size_names: ClassVar[tuple[str, ...]] = ("d_in", "num_heads", "d_head")
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from types import ModuleType
 from typing import NamedTuple
 
-from ..arrays import Array, device_of, matmul, transpose
+from ..arrays import Array, array_namespace, device_of, matmul, transpose
+from ..cache.rows import row_index, take_rows
+from ..values import shown
 
 __all__ = ["LinearState", "attend", "causal_chunks", "causal_full"]
 
@@ -23,6 +25,16 @@ class LinearState(NamedTuple):
 
     products: Array
     keys: Array
+
+    def __repr__(self) -> str:
+        return shown(self, self._fields)
+
+    def take(self, rows: Array) -> LinearState:
+        """Return the state of the sequences ``rows (..., n)`` of the last batch axis, each as often as it is named."""
+        xp = array_namespace(("keys", self.keys), ("rows", rows))
+        batch = tuple(self.keys.shape[:-2])
+        index = row_index(xp, rows, batch, self.keys)
+        return LinearState(*(take_rows(xp, x, batch, index) for x in self))
 
 
 def attend(

@@ -14,6 +14,7 @@ from .headed import HeadedCall, KeysValues, attention_result, check_heads, heads
 from .layer import Layer, Normal, Parameter, Uniform, check_optional, option
 from .linear import Linear, join_heads
 from .named import check_named, named_arrays, under
+from .options import count, flag
 
 __all__ = ["MultiHeadAttention"]
 
@@ -55,8 +56,8 @@ class MultiHeadAttention(Layer):
     bias_k: Array | None = None
     bias_v: Array | None = None
     out_proj: Linear
-    num_heads: int = option()
-    add_zero_attn: bool = option(default=False)
+    num_heads: int = option(count)
+    add_zero_attn: bool = option(flag, default=False)
 
     size_names: ClassVar[tuple[str, ...]] = ("embed_dim", "num_heads")
 

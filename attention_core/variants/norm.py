@@ -10,6 +10,7 @@ from ..arrays import Array, array_namespace, cast, common_dtype, compute_dtype
 from ..checks import check_dtypes
 from .layer import Layer, Parameter, Uniform, option
 from .named import check_named, named_arrays, shape_of
+from .options import finite, not_negative
 
 __all__ = ["RMSNorm"]
 
@@ -28,15 +29,16 @@ class RMSNorm(Layer):
     """
 
     weight: Array
-    eps: float = option(default=1e-6)
-    offset: float = option(default=0.0)
+    eps: float = option(not_negative, default=1e-6)
+    offset: float = option(finite, default=0.0)
 
     size_names: ClassVar[tuple[str, ...]] = ("d_in",)
 
     @classmethod
     def parameters(cls, *, eps: float = 1e-6, offset: float = 0.0, **sizes: Any) -> dict[str, Parameter]:
         """Return a weight that changes nothing: ``1 - offset``."""
-        return {"weight": Parameter((cls.check_sizes(sizes)["d_in"],), Uniform(1 - offset, 1 - offset))}
+        nothing = 1 - finite("offset", offset)
+        return {"weight": Parameter((cls.check_sizes(sizes)["d_in"],), Uniform(nothing, nothing))}
 
     @classmethod
     def from_state_dict(cls, weights: Mapping[str, Array], *, eps: float = 1e-6, offset: float = 0.0) -> Self:

@@ -11,10 +11,20 @@ from .headed import Headed, KeysValues, check_heads, heads_of, shape_of
 from .layer import Parameter, check_optional, option
 from .linear import Linear
 from .named import check_named, named_arrays, under
+from .options import count, finite, flag, optional
 
 __all__ = ["ProjectedAttention"]
 
 PARTS = ("query", "key", "value", "out")
+NAMES = ("q_proj", "k_proj", "v_proj", "out_proj")
+
+
+def _four(name: str, value: Any) -> tuple[str, str, str, str]:
+    """Return the names of query, key, value and out."""
+    if not isinstance(value, (tuple, list)) or not all(isinstance(part, str) for part in value) or len(set(value)) != 4:
+        raise ValueError(f"`{name}` must be four names, of query, key, value and out; got {value!r}")
+    first, second, third, last = value
+    return first, second, third, last
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,10 +54,10 @@ class ProjectedAttention(Headed):
     key: Linear
     value: Linear
     out: Linear
-    num_heads: int = option()
-    names: tuple[str, str, str, str] = option(default=("q_proj", "k_proj", "v_proj", "out_proj"))
-    scale: float | None = option(default=None)
-    causal: bool = option(default=False)
+    num_heads: int = option(count)
+    names: tuple[str, str, str, str] = option(_four, default=NAMES)
+    scale: float | None = option(optional(finite), default=None)
+    causal: bool = option(flag, default=False)
 
     size_names: ClassVar[tuple[str, ...]] = ("d_in", "num_heads", "d_head")
 
@@ -58,7 +68,7 @@ class ProjectedAttention(Headed):
         d_in_2: int | None = None,
         d_out: int | None = None,
         bias: bool = True,
-        names: tuple[str, str, str, str] = ("q_proj", "k_proj", "v_proj", "out_proj"),
+        names: tuple[str, str, str, str] = NAMES,
         scale: float | None = None,
         causal: bool = False,
         **sizes: Any,
@@ -71,7 +81,7 @@ class ProjectedAttention(Headed):
         widths = (*[heads * d_head] * 3, d_in if d_out is None else d_out)
         return {
             f"{name}.{part}": parameter
-            for name, d, width in zip(_four(names), depths, widths, strict=True)
+            for name, d, width in zip(_four("names", names), depths, widths, strict=True)
             for part, parameter in Linear.parameters(bias=bias, d_in=d, d_out=width).items()
         }
 
@@ -81,12 +91,12 @@ class ProjectedAttention(Headed):
         weights: Mapping[str, Array],
         *,
         num_heads: int,
-        names: tuple[str, str, str, str] = ("q_proj", "k_proj", "v_proj", "out_proj"),
+        names: tuple[str, str, str, str] = NAMES,
         scale: float | None = None,
         causal: bool = False,
     ) -> Self:
         """Make the layer of a checkpoint's weights by their names below the layer's."""
-        names = _four(names)
+        names = _four("names", names)
         query, key, _, out = (shape_of(weights, f"{name}.weight") for name in names)
         inner, values = query[0], shape_of(weights, f"{names[2]}.weight")[0]
         check_heads(inner, num_heads)
@@ -126,10 +136,3 @@ def _linears(
         if f"{name}.bias" in weights:
             expected[f"{name}.bias"] = Parameter(shape[:1])
     return expected
-
-
-def _four(names: Any) -> tuple[str, str, str, str]:
-    if not isinstance(names, (tuple, list)) or len(set(names)) != 4 or not all(isinstance(name, str) for name in names):
-        raise ValueError(f"`names` must be four names, of query, key, value and out; got {names!r}")
-    query, key, value, out = names
-    return query, key, value, out

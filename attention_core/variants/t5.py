@@ -13,6 +13,7 @@ from .headed import Headed, HeadedCall, KeysValues, check_heads, heads_of, shape
 from .layer import Normal, Parameter, check_optional, option
 from .linear import Linear
 from .named import check_named, named_arrays, under
+from .options import count, flag
 
 __all__ = ["T5Attention"]
 
@@ -41,9 +42,9 @@ class T5Attention(Headed):
     v: Linear
     o: Linear
     relative_attention_bias: Array | None = None
-    num_heads: int = option()
-    causal: bool = option(default=False)
-    max_distance: int = option(default=128)
+    num_heads: int = option(count)
+    causal: bool = option(flag, default=False)
+    max_distance: int = option(count, default=128)
 
     size_names: ClassVar[tuple[str, ...]] = ("d_model", "num_heads", "d_kv")
     scale: ClassVar[float] = 1.0  # type: ignore[misc]  # no option of this layer

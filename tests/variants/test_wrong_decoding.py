@@ -82,9 +82,8 @@ def test_arrays_of_another_library(cls: Any) -> None:
 
 @pytest.mark.parametrize("wrong", [0, "default", 10000.0, True])
 def test_a_rotary_that_is_none(wrong: Any) -> None:
-    layer = init(GroupedQueryAttention, np.random.default_rng(0), d_in=12, num_heads=3, d_head=4, rotary=wrong)
     with pytest.raises(TypeError, match="`rotary` must be a Rotary; got"):
-        layer(X)
+        init(GroupedQueryAttention, np.random.default_rng(0), d_in=12, num_heads=3, d_head=4, rotary=wrong)
 
 
 def test_latents_that_are_none() -> None:
