@@ -67,11 +67,12 @@ def _ours(case: Case) -> Callable[..., Any]:
     import attention_jax as attention
     from attention_jax import masks
 
-    mask = {
+    makers: dict[str, Callable[[], Any]] = {
         "causal": masks.causal,
         "window": lambda: masks.sliding_window(WINDOW - 1, 0),
         "packed": lambda: masks.segments(case.ids()) & masks.causal(),
-    }[case.mask]()
+    }
+    mask = makers[case.mask]()
     return lambda q, k, v: attention.dot_product_attention(q, k, v, mask=mask, layout="BLHD")
 
 

@@ -36,8 +36,12 @@ class Case:
         """Return our function of query, key and value."""
         from attention_jax import dot_product_attention, masks
 
-        made = {None: lambda: None, "causal": masks.causal, "window": lambda: masks.sliding_window(WINDOW - 1, 0)}
-        mask = made[self.mask]()
+        makers: dict[str | None, Callable[[], Any]] = {
+            None: lambda: None,
+            "causal": masks.causal,
+            "window": lambda: masks.sliding_window(WINDOW - 1, 0),
+        }
+        mask = makers[self.mask]()
         return lambda q, k, v: dot_product_attention(q, k, v, mask=mask, impl=impl)
 
 

@@ -58,7 +58,7 @@ def torch_sdpa(case: Case) -> Ready:
     leaves = [torch.from_numpy(x).requires_grad_(case.backward) for x in case.arrays()]
     options: dict[str, Any] = {"is_causal": True} if case.mask == "causal" else {}
     options |= {"enable_gqa": True} if case.group > 1 else {}
-    call = torch.nn.functional.scaled_dot_product_attention
+    call: Callable[..., Any] = torch.nn.functional.scaled_dot_product_attention
 
     def run() -> Any:
         out = call(*leaves, **options)
