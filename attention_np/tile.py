@@ -69,7 +69,7 @@ class Tile:
         """Return the largest norm of the scaled queries."""
         queries = self.queries[:, :-1]
         squares = np.square(queries, out=self.space.take("squares", queries.shape, queries.dtype))
-        return math.sqrt(float(squares.sum(axis=-1).max(initial=0)))
+        return math.sqrt(float(np.matmul(squares, self.space.ones(squares.shape[1], squares.dtype)).max(initial=0)))
 
     def flat(self, segment: Segment) -> slice:
         """Return the stacked rows of a segment; several heads have all their rows in every segment."""
@@ -80,7 +80,7 @@ class Tile:
         rows, keys = self.flat(segment), slice(*segment.keys)
         depth = self.queries.shape[1] - (not extended)
         queries = self.queries[rows, :depth]
-        columns = self.head.key[keys].T if self.call.few else self.head.columns()[:depth, keys]
+        columns = self.head.columns()[:, keys] if extended else self.head.key[keys].T
         out = self.space.take("scores", (queries.shape[0], columns.shape[1]), self.queries.dtype)
         return self.call.multiply(queries, columns, out)
 
@@ -106,20 +106,24 @@ class Tile:
     def finish(self, out: Any, lse: Any) -> None:
         """Divide by the denominators, the sink's share among them, and write ``(G, rows, Dv)`` and ``(G, rows)``."""
         shape = (self.group, self.rows)
+        p = self.call.problem
+        if lse is None and p.sinks is None and p.dropout is None and float(self.totals.min()) > 0:
+            np.divide(self.values, self.totals[:, None], out=self.values)
+            out[...] = self.values.reshape(*shape, -1)
+            return
         totals = self.totals.astype(np.float64).reshape(shape)
         some = totals > 0
         totals[~some] = 1
         logs = self.reference.astype(np.float64).reshape(shape) / self.call.exponential.unit + np.log(totals)
         logs[~some] = -np.inf
         factors = np.where(some, 1 / totals, 0)
-        if self.call.problem.sinks is not None:
-            sinks = self.call.problem.sinks[self.place.heads[0] : self.place.heads[1], None].astype(np.float64)
+        if p.sinks is not None:
+            sinks = p.sinks[self.place.heads[0] : self.place.heads[1], None].astype(np.float64)
             whole = np.logaddexp(logs, sinks)
             factors *= np.exp(np.where(some, logs - whole, 0))
             logs = whole
-        dropout = self.call.problem.dropout
-        if dropout is not None:
-            factors /= 1.0 - dropout.rate
+        if p.dropout is not None:
+            factors /= 1.0 - p.dropout.rate
         values = self.values.reshape(*shape, -1)
         np.multiply(values, factors[..., None].astype(values.dtype), out=values)
         out[...] = values

@@ -13,32 +13,58 @@ import numpy as np
 __all__ = ["Workspace", "workspace"]
 
 _KEPT_BYTES = 16 * 2**20
+_KEPT_VIEWS = 64
+_LINE = 64
+_NO_VIEWS: dict[Any, Any] = {}
 
 
 class Workspace:
-    """Named flat buffers, grown as needed, of which :meth:`take` gives the beginning in any shape."""
+    """Named buffers, grown as needed, of which :meth:`take` gives the beginning in any shape.
+
+    They begin at whole lines of the cache: vector instructions read them faster, and their results can depend on that.
+    """
 
     def __init__(self) -> None:
         self._buffers: dict[str, Any] = {}
+        self._views: dict[str, dict[Any, Any]] = {}
+        self._ones: dict[Any, Any] = {}
 
-    def take(self, name: str, shape: tuple[int, ...], dtype: Any) -> Any:
+    def take(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
         """Return an array of arbitrary contents; it is that of the last call with this name."""
-        size = math.prod(shape)
-        buffer = self._buffers.get(name)
-        if buffer is None or buffer.size < size or buffer.dtype != dtype:
-            buffer = self._buffers[name] = np.empty(size, dtype)
-        return buffer[:size].reshape(shape)
+        known = self._views.get(name, _NO_VIEWS).get((shape, dtype.char))
+        return self._view(name, shape, dtype) if known is None else known
 
-    def ones(self, size: int, dtype: Any) -> Any:
+    def _view(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+        size = math.prod(shape) * dtype.itemsize
+        views = self._views.setdefault(name, {})
+        if name not in self._buffers or self._buffers[name].size < size:
+            self._buffers[name] = _aligned(size)
+            views.clear()
+        if len(views) >= _KEPT_VIEWS:
+            views.clear()
+        views[shape, dtype.char] = view = self._buffers[name][:size].view(dtype).reshape(shape)
+        return view
+
+    def ones(self, size: int, dtype: np.dtype[Any]) -> Any:
         """Return a vector of ones."""
-        buffer = self._buffers.get("ones")
-        if buffer is None or buffer.size < size or buffer.dtype != dtype:
-            buffer = self._buffers["ones"] = np.ones(max(size, 512), dtype)
-        return buffer[:size]
+        known = self._ones.get((size, dtype.char))
+        if known is None:
+            if len(self._ones) >= _KEPT_VIEWS:
+                self._ones.clear()
+            known = self._ones[size, dtype.char] = _aligned(size * dtype.itemsize).view(dtype)
+            known.fill(1)
+        return known
 
     def nbytes(self) -> int:
         """Return what all buffers hold."""
-        return sum(buffer.nbytes for buffer in self._buffers.values())
+        return sum(buffer.nbytes for buffer in (*self._buffers.values(), *self._ones.values()))
+
+
+def _aligned(size: int) -> Any:
+    """Return bytes of arbitrary contents that begin at a line of the cache."""
+    buffer = np.empty(size + _LINE, np.uint8)
+    first = -buffer.ctypes.data % _LINE
+    return buffer[first : first + size]
 
 
 _LOCAL = threading.local()
