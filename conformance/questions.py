@@ -24,7 +24,7 @@ SECTIONS = {
     "poison": "masked-pairs-contribute-exactly-nothing",
     "nan": "a-visible-nan-or-infinity",
     "visible": "a-visible-nan-or-infinity",
-    "bias": "a-bias-of-inf-masks-its-pair",
+    "bias": "a-bias-of-minus-infinity-masks-its-pair",
     "cap": "the-soft-cap-comes-first",
     "softcap": "the-soft-cap-comes-first",
     "sink": "sinks",
