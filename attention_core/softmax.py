@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import NamedTuple
 
 from .arrays import Array, array_namespace, cast, compute_dtype, describe, is_traced, known_finite, scalar_like
-from .checks import check_layout
+from .checks import check_dtypes, check_layout
 from .layout import from_heads_first, heads_first
 
 __all__ = ["Online", "Softmax", "is_rounded", "masked_softmax", "merge", "online_step", "weights_from_lse"]
@@ -152,6 +152,8 @@ def merge(outs: Sequence[Array], lses: Sequence[Array], *, layout: str = "BHLD")
     xp = array_namespace(
         *((f"{name}[{n}]", x) for name, xs in (("outs", outs), ("lses", lses)) for n, x in enumerate(xs))
     )
+    for name, parts in (("outs", outs), ("lses", lses)):
+        check_dtypes(xp, **{f"{name}[{n}]": x for n, x in enumerate(parts)})
     dtype = xp.result_type(*(x.dtype for x in outs))
     outs = [x if x.ndim < 3 else heads_first(xp, x, layout) for x in outs]
     _check_parts(outs, lses, layout)

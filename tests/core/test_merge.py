@@ -184,6 +184,14 @@ def test_wrong_parts(outs: Any, lses: Any, words: str) -> None:
         merge([np.zeros(shape) for shape in outs], [np.zeros(shape) for shape in lses])
 
 
+@pytest.mark.parametrize("name", ["outs", "lses"])
+def test_integers_are_refused(name: str) -> None:
+    parts = {"outs": [np.ones((2, 3)), np.ones((2, 3))], "lses": [np.zeros(2), np.zeros(2)]}
+    parts[name][1] = parts[name][1].astype(np.int32)
+    with pytest.raises(TypeError, match=rf"`{name}\[1\]` has dtype int32"):
+        merge(parts["outs"], parts["lses"])
+
+
 def test_wrong_layouts() -> None:
     out, lse = np.zeros((2, 3, 4, 5)), np.zeros((2, 3, 4))
     with pytest.raises(ValueError, match=r"heads before lengths, \(2, 4, 3\)"):
