@@ -13,7 +13,7 @@ from ..masks.algebra import And, Or
 from ..masks.given import Dense, KeyLengths, QueryLengths, Segments
 from ..masks.rules import LowerRight, SlidingWindow
 
-__all__ = ["LookCall", "check_call", "terms"]
+__all__ = ["LookCall", "check_call", "left_of", "terms"]
 
 
 class LookCall(TypedDict, total=False):
@@ -32,20 +32,20 @@ def check_call(mask: Any, call: LookCall, reach: int | None = None) -> None:
         if name not in LookCall.__annotations__:
             raise TypeError(f"`{name}` was given, but a cache's attend takes {', '.join(LookCall.__annotations__)}")
     _check_positional(mask, call.get("bias"))
-    left = None if reach is None or not isinstance(mask, Mask) else _left_of(mask)
+    left = None if reach is None or not isinstance(mask, Mask) else left_of(mask)
     if reach is not None and left is not None and left >= reach:
         raise ValueError(
             f"by `mask` {mask!r} a query sees {left + 1} keys, its own among them, but the cache keeps {reach}"
         )
 
 
-def _left_of(mask: Mask) -> int | None:
+def left_of(mask: Mask) -> int | None:
     """Return how many keys before its own a query may see by the windows of a mask; ``None`` where none bounds it."""
     if isinstance(mask, SlidingWindow):
         return mask.left
     if not isinstance(mask, And):  # and Or
         return None
-    sides = [_left_of(mask.left), _left_of(mask.right)]
+    sides = [left_of(mask.left), left_of(mask.right)]
     bounds = [side for side in sides if side is not None]
     if isinstance(mask, Or):
         return max(bounds) if len(bounds) == len(sides) else None

@@ -43,6 +43,7 @@ class AdditiveAttention(Layer):
     w_v: Linear
 
     size_names: ClassVar[tuple[str, ...]] = ("d_query", "d_key", "d_hidden")
+    no_cache: ClassVar[str] = "its scores are no products of keys, which it takes from `keys_values(key, value)`"
 
     @classmethod
     def parameters(cls, *, bias: bool = False, **sizes: Any) -> dict[str, Parameter]:
@@ -70,19 +71,30 @@ class AdditiveAttention(Layer):
     def state_dict(self) -> dict[str, Array]:
         return named_arrays(self)
 
-    def scores(self, query: Array, key: Array) -> Array:
+    def keys_values(self, key: Array, value: Array | None = None) -> KeysValues:
+        """Return ``W_k key (..., 1, L_2, d_hidden)``, in the compute dtype, and ``value (..., 1, L_2, d)``.
+
+        A later call takes them in the place of ``key``: what every step of a decoder looks at is projected once.
+        """
+        xp = check_inputs(self.W_k.weight.shape[-1], self.state_dict(), {"key": key})
+        value = key if value is None else value
+        check_dtypes(array_namespace(("key", key), ("value", value)), key=key, value=value)
+        if value.ndim < 2:
+            raise ValueError(f"`value` must have at least the axes (L_2, d); got shape {tuple(value.shape)}")
+        answers = self.W_k(cast(xp, key, compute_dtype(xp, key.dtype, self.W_k.weight.dtype)))
+        return KeysValues(answers[..., None, :, :], value[..., None, :, :])
+
+    def scores(self, query: Array, key: Array | KeysValues) -> Array:
         """Return ``w_v . tanh(W_q query_i + W_k key_j)``, ``(..., L, L_2)``, in the compute dtype."""
         xp = check_inputs(self.W_q.weight.shape[-1], self.state_dict(), {"query": query})
-        check_inputs(self.W_k.weight.shape[-1], self.state_dict(), {"key": key})
-        dtype = common_dtype(xp, *(x.dtype for x in (query, key, *self.state_dict().values())))
-        wide = compute_dtype(xp, dtype)
-        asked, answers = self.W_q(cast(xp, query, wide)), self.W_k(cast(xp, key, wide))
+        answers = (key if isinstance(key, KeysValues) else self.keys_values(key)).keys[..., 0, :, :]
+        asked = self.W_q(cast(xp, query, compute_dtype(xp, query.dtype, answers.dtype)))
         return self.w_v(xp.tanh(asked[..., :, None, :] + answers[..., None, :, :]))[..., 0]
 
     def __call__(
         self,
         query: Array,
-        key: Array,
+        key: Array | KeysValues,
         value: Array | None = None,
         *,
         return_weights: bool = False,
@@ -90,20 +102,22 @@ class AdditiveAttention(Layer):
     ) -> Any:
         """Return ``(..., L, d)``; with ``return_weights`` a ``Result`` with the weights ``(..., L, L_2)``.
 
-        ``value`` is ``key`` by default. The other arguments are those of :func:`dot_product_attention`, for which there
-        is one head: a dense mask is ``(..., 1, L, L_2)`` or ``(L, L_2)``.
+        ``value`` is ``key`` by default; ``keys_values(key, value)`` may stand in the place of both. The other arguments
+        are those of :func:`dot_product_attention`, for which there is one head: a dense mask is ``(..., 1, L, L_2)`` or
+        ``(L, L_2)``.
         """
-        scores = self.scores(query, key)
-        value = key if value is None else value
-        xp = array_namespace(("query", query), ("key", key), ("value", value))
-        check_dtypes(xp, query=query, key=key, value=value)
-        if value.ndim < 2:
-            raise ValueError(f"`value` must have at least the axes (L_2, d); got shape {tuple(value.shape)}")
+        if isinstance(key, KeysValues) and value is not None:
+            raise ValueError("`value` was given, but `key` holds the values already")
+        prepared = key if isinstance(key, KeysValues) else self.keys_values(key, value)
+        scores, value = self.scores(query, prepared), prepared.values[..., 0, :, :]
+        named = {"query": query, "value": value} | ({} if isinstance(key, KeysValues) else {"key": key})
+        xp = array_namespace(*named.items())
+        check_dtypes(xp, **named)
         own, given = dense(scores[..., None, :, :]), call.get("bias")
         call["bias"] = own if given is None else own + given
         asked, answers, values = (x[..., None, :, :] for x in (*_nothing(xp, scores, value), value))
         result = attention_result(asked, KeysValues(answers, values), None, return_weights, call)
-        out = cast(xp, result.out[..., 0, :, :], common_dtype(xp, query.dtype, key.dtype, value.dtype))
+        out = cast(xp, result.out[..., 0, :, :], common_dtype(xp, *(x.dtype for x in named.values())))
         return out if result.weights is None else Result(out, None, result.weights[..., 0, :, :])
 
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from ..arrays import Array, array_namespace, device_of, scalar_like
 from ..attention import dot_product_attention
+from ..cache import Cache
 from ..masks import Mask, causal
-from .projected import attend_steps, one_head
+from .decoding import empty_cache
+from .projected import attend_steps, decode, one_head
 from .self_attention import SelfAttention
 
 __all__ = ["CausalSelfAttention"]
+
+K = TypeVar("K", bound=Cache)
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,6 +32,27 @@ class CausalSelfAttention(SelfAttention):
     """
 
     mask: ClassVar[Mask | None] = causal()
+
+    def __call__(
+        self,
+        x: Array,
+        *,
+        cache: Cache | None = None,
+        lengths: int | Array | None = None,
+        padding: str = "right",
+    ) -> Any:
+        """Return the context vectors ``(..., L, d_out_v)`` of ``x (..., L, d_in)``; with a cache ``(out, cache)``.
+
+        ``x`` then follows what is cached. ``lengths`` and ``padding`` are those of :class:`SelfAttention`.
+        """
+        if cache is None:
+            return super().__call__(x, lengths=lengths, padding=padding)
+        return decode(self._stacked(), self.mask, x, {"cache": cache, "lengths": lengths, "padding": padding})
+
+    def new_cache(self, kind: type[K], *, batch: tuple[int, ...] = (), **sizes: int) -> K:
+        """Return an empty cache of a class of ``cache``, of one head; ``sizes`` are the class's own."""
+        shape = (1, self.W_key.shape[-1], self.W_value.shape[-1])
+        return empty_cache(kind, self.W_key, batch, shape, sizes)
 
     def steps(self, x: Array) -> dict[str, Array]:
         """Return the steps of :class:`SelfAttention`, and the article's two ways to the causal weights.

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from ..arrays import Array
-from .projected import attend, attend_steps, attend_vjp, one_head
+from .headed_call import KeysValues
+from .projected import attend, attend_prepared, attend_steps, attend_vjp, keys_values, one_head
 from .single_head import SingleHead
 
 __all__ = ["CrossAttention"]
@@ -26,8 +27,16 @@ class CrossAttention(SingleHead):
     (6, 4)
     """
 
-    def __call__(self, x_1: Array, x_2: Array) -> Array:
-        """Return the context vectors ``(..., L_1, d_out_v)``."""
+    no_cache: ClassVar[str] = "its keys and values are those of `x_2`, which `keys_values(x_2)` projects once"
+
+    def keys_values(self, x_2: Array) -> KeysValues:
+        """Return keys and values of ``x_2``, ``(..., 1, L_2, d)``; later calls take them in its place."""
+        return keys_values(self._stacked(), x_2)
+
+    def __call__(self, x_1: Array, x_2: Array | KeysValues) -> Array:
+        """Return the context vectors ``(..., L_1, d_out_v)``; ``keys_values(x_2)`` may stand in ``x_2``'s place."""
+        if isinstance(x_2, KeysValues):
+            return attend_prepared(self._stacked(), x_1, x_2)
         return attend(self._stacked(), None, {"x_1": x_1, "x_2": x_2})
 
     def steps(self, x_1: Array, x_2: Array) -> dict[str, Array]:

@@ -8,10 +8,21 @@ from typing import Any, TypedDict, TypeVar
 from ..arrays import Array, array_namespace, describe
 from ..cache import Cache
 from ..cache.base import Kept
+from ..cache.call import left_of
 from ..cache.positions import check_padding, real, token_positions
+from ..masks import Mask
+from ..problem import Result
 from .headed_call import HeadedCall, KeysValues, attention_result
 
-__all__ = ["Decoding", "attend_decoding", "check_decoding", "decoding_positions", "empty_cache"]
+__all__ = [
+    "Decoding",
+    "attend_cache",
+    "attend_decoding",
+    "check_decoding",
+    "decoding_positions",
+    "empty_cache",
+    "padded_call",
+]
 
 K = TypeVar("K", bound=Cache)
 
@@ -25,13 +36,13 @@ class Decoding(TypedDict, total=False):
 
 
 def check_decoding(
-    x: Array, causal: bool, call: Mapping[str, Any], decoding: Decoding, window: int | None = None
+    x: Array, causal: bool, call: Mapping[str, Any], decoding: Decoding, window: int | None = None, name: str = "x"
 ) -> None:
     """Raise for what a cache, or lengths, cannot be together with; ``window`` keys are what a query sees."""
     cache = decoding.get("cache")
-    array_namespace(("x", x))
+    array_namespace((name, x))
     if x.ndim < 2:
-        raise ValueError(f"`x` must have at least the axes (L, d_in); got shape {tuple(x.shape)}")
+        raise ValueError(f"`{name}` must have at least the axes (L, d_in); got shape {tuple(x.shape)}")
     check_padding(decoding.get("lengths"), decoding.get("padding", "right"), tuple(x.shape[:-2]))
     given = [name for name in ("positions", "query_positions", "key_positions") if call.get(name) is not None]
     if given:
@@ -40,13 +51,23 @@ def check_decoding(
         return
     if not isinstance(cache, Cache):
         raise TypeError(f"`cache` must be a value of a class of `cache`; got {describe(cache)}")
-    if not causal:
-        raise ValueError("`cache` was given, but the layer is not causal: what it gave would change with later tokens")
+    if not causal and call.get("mask") is None:
+        raise ValueError(
+            "`cache` was given, but the layer is not causal: what it gave would change with later tokens; "
+            "say by `mask=masks.causal()`, or another mask by positions, that none of them is seen"
+        )
     if call.get("dropout") is not None:
         raise ValueError("`dropout` was given with a cache: it is for training, a cache for decoding")
-    if cache.reach is not None and (window is None or cache.reach < window):
-        seen = "all" if window is None else window
-        raise ValueError(f"`cache` keeps {cache.reach} tokens of each sequence, but the layer's queries see {seen}")
+    seen = _keys_seen(window, call.get("mask"))
+    if cache.reach is not None and (seen is None or cache.reach < seen):
+        number = "all" if seen is None else seen
+        raise ValueError(f"`cache` keeps {cache.reach} tokens of each sequence, but the layer's queries see {number}")
+
+
+def _keys_seen(window: int | None, mask: Any) -> int | None:
+    """Return how many keys a query sees, its own among them: within the layer's window and that of a call's mask."""
+    left = left_of(mask) if isinstance(mask, Mask) else None
+    return min((n for n in (window, None if left is None else left + 1) if n is not None), default=None)
 
 
 def decoding_positions(x: Array, decoding: Decoding) -> Array:
@@ -64,14 +85,26 @@ def attend_decoding(
 ) -> tuple[Array, Cache | None]:
     """Return heads ``(..., H, L, Dv)``, and the longer cache if there is one; ``call`` has the layer's own mask."""
     cache = decoding.get("cache")
-    if cache is not None:
-        rest: dict[str, Any] = {name: x for name, x in call.items() if name != "dropout"}
-        padded: dict[str, Any] = {"lengths": decoding.get("lengths"), "padding": decoding.get("padding", "right")}
-        return cache.attend(queries, new.keys, new.values, scale=scale, **padded, **rest)
+    if cache is None:
+        return attention_result(queries, new, scale, False, padded_call(call, positions)).out, None
+    result, longer = attend_cache(cache, queries, new, scale, call, decoding)
+    return result.out, longer
+
+
+def attend_cache(
+    cache: K, queries: Array, new: KeysValues, scale: float | None, call: HeadedCall, decoding: Decoding
+) -> tuple[Result, K]:
+    """Return out and lse of the queries, which see what is cached and themselves, and the longer cache."""
+    rest: dict[str, Any] = {name: x for name, x in call.items() if name != "dropout"}
+    padded: dict[str, Any] = {"lengths": decoding.get("lengths"), "padding": decoding.get("padding", "right")}
+    return cache.attend(queries, new.keys, new.values, scale=scale, return_lse=True, **padded, **rest)
+
+
+def padded_call(call: HeadedCall, positions: Array) -> HeadedCall:
+    """Return the call of a padded batch without a cache, whose tokens stand at ``positions``; ``-1`` is none."""
     mask = call.get("mask")
     at: HeadedCall = {"mask": real() if mask is None else real() & mask}
-    call = {**call, **at, "query_positions": positions, "key_positions": positions}
-    return attention_result(queries, new, scale, False, call).out, None
+    return {**call, **at, "query_positions": positions, "key_positions": positions}
 
 
 def empty_cache(kind: type[K], like: Array, batch: tuple[int, ...], sizes: tuple[int, int, int], own: Any) -> K:

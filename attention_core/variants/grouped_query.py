@@ -165,8 +165,8 @@ class GroupedQueryAttention(Layer):
         xp = check_inputs(self.q_proj.weight.shape[-1], state, {"x": x})
         decoding: Decoding = {"cache": cache, "lengths": lengths, "padding": padding}
         if cache is not None or lengths is not None or padding != "right":
-            given = {"positions": positions, "dropout": dropout}
-            check_decoding(x, self.causal or mask is not None, given, decoding, self.window)
+            given = {"positions": positions, "dropout": dropout, "mask": mask}
+            check_decoding(x, self.causal, given, decoding, self.window)
             positions = decoding_positions(x, decoding)
         positions = 0 if positions is None else positions
         query, key, value, gate = self._project(xp, x, positions)

@@ -11,6 +11,7 @@ from ..checks import check_dtypes
 from ..values import Shown
 from .options import Rule
 
+NOT_CAUSAL = "it is not causal, so that what it gave would change with later tokens"
 __all__ = ["Layer", "Normal", "Parameter", "Uniform", "check_inputs", "check_layer", "check_optional", "option"]
 
 
@@ -86,6 +87,7 @@ class Layer(Shown):
     """
 
     size_names: ClassVar[tuple[str, ...]]
+    no_cache: ClassVar[str] = "it attends to nothing"
 
     def __post_init__(self) -> None:
         """Check the options; what stands in the other fields may be anything that goes through a pytree."""
@@ -115,6 +117,10 @@ class Layer(Shown):
     def state_dict(self) -> dict[str, Array]:
         """Return the weights by name."""
         raise NotImplementedError(f"{type(self).__qualname__} must define state_dict()")
+
+    def new_cache(self, kind: type[Any], *, batch: tuple[int, ...] = (), **sizes: int) -> Any:
+        """Return an empty cache of a class of ``cache``; a layer that takes none says why by a ``TypeError``."""
+        raise TypeError(f"{type(self).__qualname__} takes no cache: {self.no_cache}")
 
     @classmethod
     def check_sizes(cls, sizes: Mapping[str, Any]) -> dict[str, int]:

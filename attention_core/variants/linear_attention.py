@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import Any, ClassVar, NamedTuple, Self
 
 from ..arrays import Array, array_namespace, cast, common_dtype, compute_dtype, describe
+from ..cache.positions import check_padding, token_positions
 from ..checks import fits
 from ..values import static_int
 from .headed import check_heads, heads_of, shape_of
@@ -57,6 +58,7 @@ class LinearAttention(Layer):
     causal: bool = option(flag, default=True)
 
     size_names: ClassVar[tuple[str, ...]] = ("d_in", "num_heads", "d_head")
+    no_cache: ClassVar[str] = "its state, of any number of tokens, stands in the place of keys: `return_state=True`"
 
     @classmethod
     def parameters(cls, *, bias: bool = True, causal: bool = True, **sizes: Any) -> dict[str, Parameter]:
@@ -89,14 +91,17 @@ class LinearAttention(Layer):
         *,
         state: LinearState | None = None,
         key_mask: Array | None = None,
+        lengths: int | Array | None = None,
+        padding: str = "right",
         form: str = "chunked",
         chunk: int = 64,
         return_state: bool = False,
     ) -> Any:
         """Return ``(..., L, d_in)``; with ``return_state`` the pair of it and the state, which a later call takes.
 
-        ``key_mask (..., L)`` is ``True`` for the tokens that may be attended to: padding is not. A token that sees
-        none, and has no state, gives ``out_proj(0)``.
+        ``key_mask (..., L)`` is ``True`` for the tokens that may be attended to. A token that sees none, and has no
+        state, gives ``out_proj(0)``. In a padded batch ``lengths (...)`` tokens of each item are real, the first ones
+        or, with ``padding="left"``, the last: padding is not attended to, and its rows of the output mean nothing.
         """
         if form not in ("chunked", "full"):
             raise ValueError(f'`form` must be "chunked" or "full"; got {form!r}')
@@ -109,6 +114,7 @@ class LinearAttention(Layer):
         queries, keys, values = (cast(xp, part, compute_dtype(xp, dtype)) for part in (queries, keys, values))
         _check_state(state, keys, values)
         queries = _feature(xp, queries)
+        key_mask = _and_real(xp, x, key_mask, lengths, padding)
         keys, values = (_seen(xp, part, key_mask) for part in (_feature(xp, keys), values))
         if not self.causal:
             out, after = attend(xp, queries, keys, values, state)
@@ -124,6 +130,15 @@ def _feature(xp: ModuleType, x: Array) -> Array:
     """``elu(x) + 1``; the exponential is taken where it is small, for a gradient without infinities."""
     zero = xp.zeros_like(x)
     return xp.where(x > 0, x + 1, xp.exp(xp.minimum(x, zero)))
+
+
+def _and_real(xp: ModuleType, x: Array, key_mask: Array | None, lengths: Any, padding: str) -> Array | None:
+    """Return the mask of tokens that may be attended to and are no padding."""
+    check_padding(lengths, padding, tuple(x.shape[:-2]))
+    if lengths is None:
+        return key_mask
+    real = token_positions(xp, 0, x.shape[-2], lengths, padding, x) >= 0
+    return real if key_mask is None else real & key_mask
 
 
 def _seen(xp: ModuleType, keys: Array, key_mask: Array | None) -> Array:

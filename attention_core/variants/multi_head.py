@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from ..arrays import Array, array_namespace
-from .layer import Layer, Parameter
-from .projected import NAMES, Projections, attend, attend_steps, attend_vjp, check_weights, weight_parameters
+from .layer import NOT_CAUSAL, Layer, Parameter
+from .projected import NAMES, Projections, attend, attend_steps, attend_vjp, check_weights, decode, weight_parameters
 from .self_attention import SelfAttention
 
 __all__ = ["MultiHeadAttentionWrapper"]
@@ -34,6 +34,7 @@ class MultiHeadAttentionWrapper(Layer):
     W_value: Array
 
     size_names: ClassVar[tuple[str, ...]] = ("d_in", "d_out_kq", "d_out_v", "num_heads")
+    no_cache: ClassVar[str] = NOT_CAUSAL
 
     @classmethod
     def parameters(cls, **sizes: Any) -> dict[str, Parameter]:
@@ -61,9 +62,14 @@ class MultiHeadAttentionWrapper(Layer):
     def state_dict(self) -> dict[str, Array]:
         return {f"heads.{h}.{name}": w for h, head in enumerate(self.heads) for name, w in head.state_dict().items()}
 
-    def __call__(self, x: Array) -> Array:
-        """Return the context vectors ``(..., L, num_heads * d_out_v)`` of ``x (..., L, d_in)``."""
-        return attend(self._stacked(), None, {"x": x})
+    def __call__(self, x: Array, *, lengths: int | Array | None = None, padding: str = "right") -> Array:
+        """Return the context vectors ``(..., L, num_heads * d_out_v)`` of ``x (..., L, d_in)``.
+
+        ``lengths`` and ``padding`` are those of :class:`SelfAttention`.
+        """
+        if lengths is None and padding == "right":
+            return attend(self._stacked(), None, {"x": x})
+        return decode(self._stacked(), None, x, {"lengths": lengths, "padding": padding})
 
     def steps(self, x: Array) -> dict[str, Array]:
         """Return the steps of :class:`SelfAttention`, ``(..., num_heads, L, ...)``; context_vec has no head axis."""

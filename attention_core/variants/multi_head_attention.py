@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import sqrt
-from typing import Any, ClassVar, Self, Unpack
+from typing import Any, ClassVar, Self, TypeVar, Unpack
 
 from ..arrays import Array, array_namespace, cast, common_dtype, device_of
+from ..cache import Cache
 from ..problem import Result
-from .added_keys import attend_with_added
+from .added_keys import attend_with_added, merged_with_added, widened
+from .decoding import Decoding, attend_cache, check_decoding, decoding_positions, empty_cache, padded_call
 from .headed import HeadedCall, KeysValues, attention_result, check_heads, heads_of, shape_of
 from .layer import Layer, Normal, Parameter, Uniform, check_optional, option
 from .linear import Linear, join_heads
@@ -17,6 +19,8 @@ from .named import check_named, named_arrays, under
 from .options import count, flag
 
 __all__ = ["MultiHeadAttention"]
+
+K = TypeVar("K", bound=Cache)
 
 SEPARATE = ("q_proj_weight", "k_proj_weight", "v_proj_weight")
 
@@ -123,6 +127,9 @@ class MultiHeadAttention(Layer):
         key: Array | KeysValues | None = None,
         value: Array | None = None,
         *,
+        cache: Cache | None = None,
+        lengths: int | Array | None = None,
+        padding: str = "right",
         return_weights: bool = False,
         average_weights: bool = False,
         **call: Unpack[HeadedCall],
@@ -132,7 +139,18 @@ class MultiHeadAttention(Layer):
         ``key`` is ``query`` by default, and ``value`` is ``key``. ``average_weights`` returns the weights' mean over
         the heads, ``(..., L, L_2)``. The other arguments are those of :func:`dot_product_attention`; where ``query``
         is the key too, its keys stand where its queries do.
+
+        With a cache, ``(out, cache)``: ``query`` alone is given, follows what is cached, and attends to it by a mask
+        that hides what comes later, as ``masks.causal()``. The cache holds no added keys, which every query sees. In a
+        padded batch ``lengths (...)`` tokens of each item are real, the first ones or, with ``padding="left"``, the
+        last: padding is seen by nobody, and its rows of the output mean nothing.
         """
+        if cache is not None or lengths is not None or padding != "right":
+            if not (key is None and value is None) or return_weights or average_weights:
+                raise ValueError(
+                    "`cache` and `lengths` are for self-attention: they go with neither `key`, `value` nor weights"
+                )
+            return self._decode(query, call, {"cache": cache, "lengths": lengths, "padding": padding})
         if isinstance(key, KeysValues) and value is not None:
             raise ValueError("`value` was given, but `key` holds the values already")
         if key is None and "query_positions" in call:
@@ -157,6 +175,24 @@ class MultiHeadAttention(Layer):
             result = attend_with_added(queries, keys_values, added, return_weights, call)
         out = self.out_proj(join_heads(xp, result.out))
         return Result(out, None, result.weights) if return_weights else out
+
+    def new_cache(self, kind: type[K], *, batch: tuple[int, ...] = (), **sizes: int) -> K:
+        """Return an empty cache of a class of ``cache`` for this layer; ``sizes`` are the class's own."""
+        width = self.out_proj.weight.shape[0]
+        shape = (self.num_heads, width // self.num_heads, width // self.num_heads)
+        return empty_cache(kind, self.out_proj.weight, batch, shape, sizes)
+
+    def _decode(self, query: Array, call: HeadedCall, decoding: Decoding) -> Any:
+        check_decoding(query, False, call, decoding, name="query")
+        positions, cache = decoding_positions(query, decoding), decoding.get("cache")
+        queries, new = self.queries(query), self.keys_values(query)
+        if cache is None:
+            return self.attend(queries, new, **padded_call(call, positions))
+        added, (wide, dtype) = self._added(new), widened(queries, new)
+        result, cache = attend_cache(cache, queries if added is None else wide, new, None, call, decoding)
+        if added is not None:
+            result = merged_with_added(wide, result, added, dtype)
+        return self.out_proj(join_heads(array_namespace(("query", query)), result.out)), cache
 
     def _linear(self, index: int) -> Linear:
         """The projection of query (0), key (1) or value (2)."""

@@ -15,10 +15,23 @@ from ..attention import attention_scores, dot_product_attention
 from ..attention import vjp as attention_vjp
 from ..checks import check_dtypes
 from ..masks import Mask
+from .decoding import Decoding, attend_decoding, check_decoding, decoding_positions
+from .headed_call import HeadedCall, KeysValues
 from .layer import Parameter, check_inputs
 from .linear import join_heads
 
-__all__ = ["Projections", "attend", "attend_steps", "attend_vjp", "check_weights", "one_head", "weight_parameters"]
+__all__ = [
+    "Projections",
+    "attend",
+    "attend_prepared",
+    "attend_steps",
+    "attend_vjp",
+    "check_weights",
+    "decode",
+    "keys_values",
+    "one_head",
+    "weight_parameters",
+]
 
 NAMES = ("W_query", "W_key", "W_value")
 
@@ -72,6 +85,28 @@ def attend(weights: Projections, mask: Mask | None, inputs: Inputs) -> Array:
     """Return the context vectors ``(..., L_1, H * d_out_v)``."""
     xp, (queries, keys, values) = _project(weights, inputs)
     return join_heads(xp, dot_product_attention(queries, keys, values, mask=mask))
+
+
+def keys_values(weights: Projections, x_2: Array) -> KeysValues:
+    """Return the keys and values of ``x_2``, ``(..., H, L_2, d)``."""
+    _, projected = _projected(weights, {"x_2": x_2}, (("W_key", x_2), ("W_value", x_2)))
+    return KeysValues(*projected)
+
+
+def attend_prepared(weights: Projections, x_1: Array, prepared: KeysValues) -> Array:
+    """Return the context vectors of ``x_1``, which attends to keys and values that are projected already."""
+    xp, (queries,) = _projected(weights, {"x_1": x_1}, (("W_query", x_1),))
+    return join_heads(xp, dot_product_attention(queries, *prepared))
+
+
+def decode(weights: Projections, mask: Mask | None, x: Array, decoding: Decoding) -> Any:
+    """Return the context vectors of a padded batch; with a cache, the cache that holds ``x`` too beside them."""
+    check_decoding(x, mask is not None, {}, decoding)
+    xp, (queries, keys, values) = _project(weights, {"x": x})
+    positions, call = decoding_positions(x, decoding), HeadedCall(mask=mask)
+    heads, cache = attend_decoding(queries, KeysValues(keys, values), None, call, positions, decoding)
+    out = join_heads(xp, heads)
+    return out if cache is None else (out, cache)
 
 
 def attend_steps(weights: Projections, mask: Mask | None, inputs: Inputs) -> dict[str, Array]:
@@ -133,10 +168,16 @@ def _check_cotangent(cotangent: Array, shape: tuple[int, ...]) -> None:
 
 
 def _project(weights: Projections, inputs: Inputs) -> tuple[ModuleType, list[Array]]:
+    x_1, x_2 = _both(inputs)
+    return _projected(weights, inputs, (("W_query", x_1), ("W_key", x_2), ("W_value", x_2)))
+
+
+def _projected(
+    weights: Projections, inputs: Inputs, parts: tuple[tuple[str, Array], ...]
+) -> tuple[ModuleType, list[Array]]:
     _check_projections(weights)
     xp = check_inputs(weights.W_query.shape[-2], weights._asdict(), inputs)
-    x_1, x_2 = _both(inputs)
-    rows = ((x_1, weights.W_query), (x_2, weights.W_key), (x_2, weights.W_value))
+    rows = [(x, getattr(weights, name)) for name, x in parts]
     return xp, [_product(xp, x[..., None, :, :], weight, xp.result_type(x.dtype, weight.dtype)) for x, weight in rows]
 
 

@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 
 from ..arrays import Array
 from ..masks import Mask
-from .projected import attend, attend_steps, attend_vjp, one_head
+from .layer import NOT_CAUSAL
+from .projected import attend, attend_steps, attend_vjp, decode, one_head
 from .single_head import SingleHead
 
 __all__ = ["SelfAttention"]
@@ -28,10 +29,17 @@ class SelfAttention(SingleHead):
     """
 
     mask: ClassVar[Mask | None] = None
+    no_cache: ClassVar[str] = NOT_CAUSAL
 
-    def __call__(self, x: Array) -> Array:
-        """Return the context vectors ``(..., L, d_out_v)`` of ``x (..., L, d_in)``."""
-        return attend(self._stacked(), self.mask, {"x": x})
+    def __call__(self, x: Array, *, lengths: int | Array | None = None, padding: str = "right") -> Array:
+        """Return the context vectors ``(..., L, d_out_v)`` of ``x (..., L, d_in)``.
+
+        In a padded batch ``lengths (...)`` tokens of each item are real, the first ones or, with ``padding="left"``,
+        the last: padding is seen by nobody, and its rows of the output mean nothing.
+        """
+        if lengths is None and padding == "right":
+            return attend(self._stacked(), self.mask, {"x": x})
+        return decode(self._stacked(), self.mask, x, {"lengths": lengths, "padding": padding})
 
     def steps(self, x: Array) -> dict[str, Array]:
         """Return queries, keys, values, attn_scores, scaled_scores, attn_weights and context_vec by name."""
