@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from conformance.cases import Case, Group
-from conformance.mutant_checks import CHECKS
+from conformance.mutant_checks import NAMES
 from conformance.mutants import Mutant
 from conformance.runner import ERROR, FAIL, ask
 
@@ -60,7 +60,7 @@ class Kills:
 def mutants(groups: Iterable[Group]) -> tuple[str, ...]:
     """Return the names of all mutants: one for every variant of the groups, one for every check."""
     names = {v.name for group in asked(groups) for case in group.cases for v in case.variants}
-    return (*sorted(names), *CHECKS)
+    return (*sorted(names), *NAMES)
 
 
 def asked(groups: Iterable[Group]) -> Iterator[Group]:
@@ -90,10 +90,10 @@ def measure(groups: Iterable[Group]) -> Kills:
 def concerned(case: Case, name: str) -> bool:
     """Say whether a mutant can be wrong here at all: each op is a question of its own, and so is refusing."""
     about = name.partition("=")[0]
+    if about == "check" or not case.valid:
+        return about == "check" and not case.valid
     if about in OPS or case.op in ("merge", "rotary"):
         return case.op == about
-    if name.startswith("check=") or not case.valid:
-        return name.startswith("check=") and not case.valid
     needed = () if name == "mask=causal" else NEEDED.get(name.partition("=")[0], ())
     return not needed or any(word in _words(case) for word in needed)
 

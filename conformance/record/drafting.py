@@ -127,7 +127,7 @@ def _inputs(ask: Ask, draw: int) -> dict[str, np.ndarray]:
     shapes, seed = _shapes(ask), f"{ask.id}/{draw}/"
     drawn = {}
     for name, shape in shapes.items():
-        if name == "keep" and ask.seed is not None:
+        if name == "keep" and ask.seed is not None and ask.valid:
             drawn[name] = threefry.kept(parameters(ask)["dropout"], shape)
         elif name in ("mask", "keep") or name.startswith("given"):
             drawn[name] = booleans(seed + name, shape)

@@ -121,7 +121,7 @@ def _case(
 ) -> Draft:
     import torch
 
-    parameters = _parameters(offsets, keys, first, call)
+    given = parameters(offsets, keys, first, call)
     rows = offsets[-1] if keys is not None else TOTAL
     seeds = {"out": (rows, heads[0], 3), **({"lse": (heads[0], rows)} if lse else {})}
     shared = Draft(
@@ -131,7 +131,7 @@ def _case(
         failure=PACKED.failure,
         op="packed",
         inputs={},
-        parameters=parameters,
+        parameters=given,
         dtypes=dtypes,
         reports=tuple(GITHUB + each for each in PACKED.reports.split()),
         outputs=("out", "lse", *(("weights",) if weights else ())),
@@ -169,7 +169,8 @@ NAMES = (*packing.MEANS, "heads=tiled", "scale=1", "mask=none", "bias=none", "bi
 NAMES = (*NAMES, "softmax=base_2", "lse=base_2", "dropout=ignored", "dropout=heads_alike", "dropout=transposed")
 
 
-def _parameters(offsets: list[int], keys: list[int] | None, first: Any, call: Mapping[str, Any]) -> Arrays:
+def parameters(offsets: list[int], keys: list[int] | None, first: Any, call: Mapping[str, Any]) -> Arrays:
+    """Return every parameter of a packed call."""
     sinks = {"sinks": "sinks"} if call.get("sinks") else {}
     dropout = {**call["dropout"], "keep": "keep"} if "dropout" in call else None
     return {
