@@ -34,7 +34,7 @@ def assert_conforms(
 
     Raises:
         Nonconforming: an answer fails, or an expected failure passes, or no case could be asked.
-        UsageError: a group or file that does not exist.
+        UsageError: a group or file that does not exist, or an entry of the file that matches nothing.
 
     >>> import attention_np
     >>> from conformance import assert_conforms
@@ -45,10 +45,8 @@ def assert_conforms(
     from conformance.report import failures
 
     wanted = tuple([groups] if isinstance(groups, str) else groups)
-    chosen, expected = expectations.selected(
-        read_groups(names=wanted), since, None if expect is None else Path(expect), whole=not wanted
-    )
-    adapter = adapter_of(fn)
+    path, adapter = None if expect is None else Path(expect), adapter_of(fn)
+    chosen, expected = expectations.selected(read_groups(names=wanted), since, path, [adapter.name], read_groups)
     chosen = tuple(only_dtypes(chosen, tuple(dtypes)))
     rows = runner.run(chosen, [adapter], expect=expected)
     if not rows:

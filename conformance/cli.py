@@ -4,6 +4,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -64,9 +65,10 @@ def run(
     (boolean, True = may attend) or scale= where a case needs them; it returns the output.
     """
     with _errors():
-        groups, expected = expectations.selected(read_groups(vectors, group or ()), since, expect, whole=not group)
-        groups = tuple(only_dtypes(groups, tuple(dtype or ())))
         adapters, missing = load_all(impl or ())
+        asked, names = read_groups(vectors, group or ()), [adapter.name for adapter in adapters]
+        groups, expected = expectations.selected(asked, since, expect, names, partial(read_groups, vectors))
+        groups = tuple(only_dtypes(groups, tuple(dtype or ())))
         with _progress("asking", runner.count(groups, adapters)) as step:
             rows = runner.run(groups, adapters, step, expected)
     for path, write in ((json, report.write_json), (csv, report.write_csv), (junit, write_junit)):

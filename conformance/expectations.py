@@ -14,16 +14,18 @@ TOML (or the same as JSON)::
 
 `case` is an id or a pattern (`*`, `?`); `impl` and `dtype` narrow an entry; `variant` says how the case fails, and
 another failure is then a failure. A case that is expected to fail and passes is reported: the entry is to be removed.
+An entry that matches nothing, misspelt or outlived, is an error.
 """
 
 import json
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from conformance.adapters import KNOWN
 from conformance.cases import Group
 from conformance.errors import UsageError
 from conformance.runner import ERROR, EXPECTED, FAIL, PASS, UNEXPECTED, Row
@@ -73,11 +75,20 @@ class Expectations:
             return replace(row, note=f"expected to fail as `{entry.variant}`, and fails otherwise")
         return replace(row, status=EXPECTED, note=entry.reason)
 
-    def unknown(self, groups: Iterable[Group]) -> list[str]:
-        """Return the patterns that match no case of the groups: misspelt, or of cases that are gone."""
-        ids = [case.id for group in groups for case in group.cases]
-        patterns = (entry.case for entry in (*self.skips, *self.failures))
-        return [pattern for pattern in patterns if not any(fnmatchcase(each, pattern) for each in ids)]
+    def without_effect(self, groups: Iterable[Group], impls: Iterable[str]) -> Iterator[str]:
+        """Yield a sentence on each entry that can never count among these cases and implementations."""
+        cases, impls = [case for group in groups for case in group.cases], tuple(impls)
+        for entry in (*self.skips, *self.failures):
+            matching = [case for case in cases if fnmatchcase(case.id, entry.case)]
+            variants = {variant.name for case in matching for variant in case.variants}
+            if not matching:
+                yield f"no case matches `{entry.case}`; `attention-conformance list` prints all"
+            elif not any(fnmatchcase(dtype, entry.dtype) for case in matching for dtype in case.dtypes):
+                yield f"`{entry.case}` is asked in no dtype that matches `{entry.dtype}`"
+            elif not any(fnmatchcase(name, entry.impl) for name in impls):
+                yield f"no implementation matches `{entry.impl}`; there are {', '.join(impls)}"
+            elif entry.variant not in (None, *variants):
+                yield f"`{entry.case}` has no variant `{entry.variant}`; `attention-conformance show` prints a case's"
 
 
 def read_expectations(path: Path) -> Expectations:
@@ -120,18 +131,31 @@ def _entry(path: Path, kind: str, number: int, given: Mapping[str, Any]) -> Entr
 
 
 def selected(
-    groups: Iterable[Group], since: str | None, path: Path | None, whole: bool = True
+    groups: Iterable[Group],
+    since: str | None,
+    path: Path | None,
+    impls: Iterable[str] = (),
+    known: Callable[[], Iterable[Group]] | None = None,
 ) -> tuple[tuple[Group, ...], Expectations | None]:
-    """Return the groups up to a version, and the user's file; where all groups are asked, every entry must match one.
+    """Return the groups up to a version, and the user's file, each entry of which must be able to count.
+
+    Args:
+        groups: those to ask.
+        since: the version; None for all.
+        path: the user's file, if any.
+        impls: the implementations to ask; an entry may speak of another known one.
+        known: gives all groups there are, where `groups` are but some: an entry may speak of the others.
 
     Raises:
-        UsageError: the file is wrong, or names a case that does not exist.
+        UsageError: the file is wrong, or an entry matches nothing.
     """
     groups = tuple(groups)
-    expected = None if path is None else read_expectations(path)
-    unknown = expected.unknown(groups) if expected and whole else []
-    if unknown:
-        raise UsageError(f"{path}: no case matches `{unknown[0]}`; `attention-conformance list` prints all")
+    if path is None:
+        return pinned(groups, since), None
+    expected = read_expectations(path)
+    names = dict.fromkeys((*impls, *(each.name for each in KNOWN)))
+    for sentence in expected.without_effect(groups if known is None else known(), names):
+        raise UsageError(f"{path}: {sentence}")
     return pinned(groups, since), expected
 
 

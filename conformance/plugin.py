@@ -37,11 +37,12 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
         return
     names = tuple(each for each in config.getoption("--attention-groups").split(",") if each)
     path = config.getoption("--attention-expect")
+    since = config.getoption("--attention-since")
     try:
-        groups, expected = expectations.selected(
-            read_groups(names=names), config.getoption("--attention-since"), Path(path) if path else None, not names
-        )
         adapter = load(name)
+        groups, expected = expectations.selected(
+            read_groups(names=names), since, Path(path) if path else None, [adapter.name], read_groups
+        )
     except (NotInstalled, UsageError, VectorError) as error:
         raise pytest.UsageError(str(error)) from error
     parent = Vectors.from_parent(session, name=name, nodeid=name)

@@ -47,6 +47,13 @@ def test_expected_failures_are_expected_with_a_reason(tmp_path):
         assert_conforms(wrong.right, CROSS, expect=path)
 
 
+def test_an_entry_that_matches_nothing_is_an_error_where_some_groups_are_asked(tmp_path):
+    path = tmp_path / "expect.toml"
+    path.write_text('[[skip]]\ncase = "article-croos-*"\nreason = "no"\n')
+    with pytest.raises(UsageError, match=r"no case matches `article-croos-\*`"):
+        assert_conforms(wrong.right, CROSS, expect=path)
+
+
 def in_fresh_pytest(tmp_path, *arguments):
     (tmp_path / "test_own.py").write_text("def test_own():\n    pass\n")
     # Other plugins that are installed take longer to load than the test.
@@ -80,9 +87,14 @@ def test_the_plugin_makes_a_test_of_each_case_beside_the_users_own(tmp_path):
     [
         (["--attention=nobody:f"], "no module `nobody` here or installed"),
         (["--attention=math:hypot", "--attention-groups=nobody"], "no group begins with `nobody`"),
+        (
+            ["--attention=math:hypot", "--attention-groups=batch", "--attention-expect=expect.toml"],
+            "expect.toml: no case matches `bacth-*`; `attention-conformance list` prints all",
+        ),
     ],
 )
 def test_a_wrong_option_ends_pytest_in_words(tmp_path, arguments, words):
+    (tmp_path / "expect.toml").write_text('[[skip]]\ncase = "bacth-*"\nreason = "no"\n')
     done = in_fresh_pytest(tmp_path, *arguments)
     assert done.returncode == 4
     assert words in done.stderr

@@ -79,12 +79,18 @@ def test_run_writes_a_page_and_junit(command, tmp_path):
 
 def test_run_knows_what_the_users_file_expects(command, tmp_path):
     path = tmp_path / "expect.toml"
-    path.write_text('[[expected_failure]]\ncase = "article-cross-*"\nreason = "unscaled"\n')
+    text = '[[expected_failure]]\ncase = "article-cross-*"\nreason = "unscaled"\n'
+    path.write_text(text)
     arguments = ("--group", "article-cross", "--expect", path)
     done = command("run", "--impl", f"{WRONG}:no_scale", *arguments)
     assert done.exit_code == 0
     assert "2 unsupported" in done.stdout
     assert "2 expected failure" in done.stdout
+    path.write_text('[[skip]]\ncase = "batch-*"\nimpl = "nmupy"\nreason = "no"\n')
+    misspelt = command("run", "--impl", f"{WRONG}:no_scale", *arguments)
+    assert misspelt.exit_code == 2
+    assert f"{path}: no implementation matches `nmupy`" in misspelt.stderr
+    path.write_text(text)
     unexpected = command("run", "--impl", f"{WRONG}:right", *arguments)
     assert unexpected.exit_code == 1
     assert "remove it from the expected failures (unscaled)" in unexpected.stdout

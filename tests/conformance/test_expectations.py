@@ -65,13 +65,30 @@ def test_a_missing_file_is_named(tmp_path):
         expectations.read_expectations(tmp_path / "nothing.toml")
 
 
-def test_an_entry_that_matches_no_case_is_an_error_when_all_are_asked(tmp_path):
-    group, _ = made("grouped")
-    path = write(tmp_path, '[[skip]]\ncase = "gruoped"\nreason = "no"\n')
-    with pytest.raises(UsageError, match="no case matches `gruoped`"):
-        expectations.selected([group], None, path)
-    groups, _ = expectations.selected([group], None, path, whole=False)
-    assert groups == (group,)
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ('case = "gruoped"', "no case matches `gruoped`; `attention-conformance list` prints all"),
+        ('case = "g*"\ndtype = "float8"', r"`g\*` is asked in no dtype that matches `float8`"),
+        ('case = "g*"\ndtype = "float16"', "is asked in no dtype that matches `float16`"),
+        ('case = "g*"\nimpl = "nmupy"', "no implementation matches `nmupy`; there are mine, numpy, jax"),
+        ('case = "g*"\nvariant = "heads=tilde"', r"`g\*` has no variant `heads=tilde`"),
+    ],
+)
+def test_an_entry_that_matches_nothing_is_an_error(tmp_path, entry, words):
+    group, _ = made("grouped", inputs=arrays(), variants=TILED)
+    path = write(tmp_path, f'[[expected_failure]]\n{entry}\nreason = "no"\n')
+    with pytest.raises(UsageError, match=words):
+        expectations.selected([group], None, path, ["mine"])
+
+
+def test_an_entry_may_speak_of_what_this_run_does_not_ask(tmp_path):
+    asked, _ = made("grouped")
+    other, _ = made("other")
+    text = '[[skip]]\ncase = "other"\nreason = "no"\n[[skip]]\ncase = "grouped"\nimpl = "jax*"\nreason = "no"\n'
+    groups, expected = expectations.selected([asked], None, write(tmp_path, text), ["mine"], lambda: [asked, other])
+    assert groups == (asked,)
+    assert expected.skip("grouped", "mine", "float64") is None
 
 
 def test_a_skipped_case_is_not_asked():
