@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -25,8 +26,12 @@ def read_dump(given: str, name: str) -> np.ndarray:
         raise UsageError(f"--{name} {given}: there is no such file")
     try:
         found = _arrays(path)
-    except (ValueError, OSError, EOFError) as error:
-        raise UsageError(f"--{name} {given}: not readable as {path.suffix}: {error}") from error
+    except UsageError:
+        raise
+    except Exception as error:  # foreign readers raise a dozen kinds of errors for what is damaged; all end here
+        words = " ".join(str(error).split())[:200] or type(error).__name__
+        what = "it was cut short, damaged, or is another kind of file; save it anew"
+        raise UsageError(f"--{name} {given}: not readable as {path.suffix}: {what} ({words})") from error
     if len(found) == 1 and key is None:
         (key,) = found
     key = name if key is None else key
@@ -43,11 +48,9 @@ def _path_and_key(given: str) -> tuple[Path, str | None]:
 
 
 def _arrays(path: Path) -> Mapping[str, np.ndarray]:
-    if path.suffix == ".npy":
-        return {"array": np.load(path, allow_pickle=False)}
-    if path.suffix == ".npz":
-        with np.load(path, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
+    if path.suffix in (".npy", ".npz"):
+        with path.open("rb") as file:
+            return _of_numpy(np.load(file, allow_pickle=False))
     if path.suffix == ".safetensors":
         return tensors.load(path.read_bytes())
     try:
@@ -58,6 +61,13 @@ def _arrays(path: Path) -> Mapping[str, np.ndarray]:
         raise UsageError(
             f"{path}: a .pt file needs PyTorch ({error.name} is missing); save it as .npy instead"
         ) from error
+
+
+def _of_numpy(found: Any) -> Mapping[str, np.ndarray]:
+    if isinstance(found, np.ndarray):
+        return {"array": found}
+    members = {name: found[name] for name in found.files}
+    return {name: array for name, array in members.items() if isinstance(array, np.ndarray)}
 
 
 def _numbers(array: np.ndarray, given: str, name: str) -> np.ndarray:

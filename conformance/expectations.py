@@ -111,12 +111,23 @@ def read_expectations(path: Path) -> Expectations:
 def _document(path: Path) -> dict[str, Any]:
     try:
         text = path.read_text(encoding="utf-8")
-        document: dict[str, Any] = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+        document: Any = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
     except FileNotFoundError:
         raise UsageError(f"{path}: there is no such file") from None
-    except ValueError as error:
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
         kind = "JSON" if path.suffix == ".json" else "TOML"
         raise UsageError(f"{path}: not {kind}: {error}") from error
+    return _of_lists(path, document)
+
+
+def _of_lists(path: Path, document: Any) -> dict[str, Any]:
+    if not isinstance(document, dict):
+        raise UsageError(f"{path}: must be an object of lists, {' and '.join(KINDS)}")
+    for kind, entries in document.items():
+        if kind in KINDS and not (isinstance(entries, list) and all(isinstance(each, dict) for each in entries)):
+            raise UsageError(f"{path}: `{kind}` must be a list of entries, each [[{kind}]] in TOML")
     return document
 
 
@@ -125,6 +136,9 @@ def _entry(path: Path, kind: str, number: int, given: Mapping[str, Any]) -> Entr
         if not isinstance(given.get(name), str) or not given[name].strip():
             raise UsageError(f"{path}: {kind} {number} gives no `{name}`")
     unknown = set(given) - KEYS[kind]
+    wrong = [name for name, value in given.items() if not isinstance(value, str)]
+    if wrong and not unknown:
+        raise UsageError(f"{path}: {kind} {number}: `{wrong[0]}` must be words, and is {given[wrong[0]]!r}")
     if unknown:
         raise UsageError(f"{path}: {kind} {number}: no key `{min(unknown)}`; known are {', '.join(sorted(KEYS[kind]))}")
     return Entry(**given)

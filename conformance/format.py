@@ -7,6 +7,7 @@ written down in `vectors/schema.json`. Reading executes nothing.
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ FORMAT = 1
 # Counts up whenever the recorder gives other inputs, cases or truths, so that vectors left from before are refused.
 RECORDER = 1
 INDEX = "index.json"
+NAME = re.compile("[a-z0-9]+(-[a-z0-9]+)*")
 LINE = 120
 
 
@@ -197,9 +199,13 @@ def _index(folder: Path) -> list[dict[str, str]]:
     document = _parse(path, _bytes(path))
     _check_format(path, document)
     try:
-        return [{"group": entry["group"], "sha256": entry["sha256"]} for entry in document["groups"]]
+        entries = [{"group": entry["group"], "sha256": entry["sha256"]} for entry in document["groups"]]
     except (KeyError, TypeError) as error:
-        raise VectorError(f"{path.name} is damaged: it lacks {error}. {REPAIR}") from error
+        raise VectorError(f"{path.name} is damaged: {type(error).__name__} {error}. {REPAIR}") from error
+    for entry in entries:
+        if not isinstance(entry["group"], str) or not NAME.fullmatch(entry["group"]):
+            raise VectorError(f"{path.name} is damaged: {entry['group']!r} is no group's name. {REPAIR}")
+    return entries
 
 
 def _tensors(folder: Path, entry: dict[str, Any]) -> dict[str, np.ndarray]:
@@ -220,12 +226,14 @@ def _bytes(path: Path) -> bytes:
         return path.read_bytes()
     except FileNotFoundError:
         raise VectorError(f"{path.name} is missing in {path.parent}. {REPAIR}") from None
+    except OSError as error:
+        raise VectorError(f"{path.name} cannot be read in {path.parent}: {error.strerror}. {REPAIR}") from error
 
 
 def _parse(path: Path, text: bytes) -> dict[str, Any]:
     try:
         document = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise VectorError(f"{path.name} is not JSON: it was cut short or damaged ({error}). {REPAIR}") from error
     if not isinstance(document, dict):
         raise VectorError(f"{path.name} is damaged: it holds no JSON object. {REPAIR}")
@@ -234,13 +242,16 @@ def _parse(path: Path, text: bytes) -> dict[str, Any]:
 
 def _check_format(path: Path, document: dict[str, Any]) -> None:
     found = document.get("format")
-    if isinstance(found, int) and found > FORMAT:
+    if type(found) is int and found > FORMAT:
         raise VectorError(
             f"{path.name} has format {found}; this reader knows {FORMAT}. Run `pip install --upgrade array-attention`."
         )
-    if found != FORMAT:
-        raise VectorError(f"{path.name} has format {found}; this reader knows {FORMAT}. Run {RECORD}.")
-    recorder = document.get("recorded_by", {}).get("recorder", RECORDER)
+    if type(found) is not int or found != FORMAT:
+        raise VectorError(f"{path.name} has format {found!r}; this reader knows {FORMAT}. Run {RECORD}.")
+    recorded = document.get("recorded_by", {})
+    if not isinstance(recorded, dict):
+        raise VectorError(f"{path.name} is damaged: `recorded_by` is no JSON object. {REPAIR}")
+    recorder = recorded.get("recorder", RECORDER)
     if recorder != RECORDER:
         older = isinstance(recorder, int) and recorder < RECORDER
         age = "stale" if older else "newer than this reader"
