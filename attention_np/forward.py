@@ -19,10 +19,10 @@ from .call import Call, Where
 from .decode import decode
 from .exact import exact_forward
 from .lazy import lazy_tile
-from .plan import Segment, TileShape, has_few_queries
-from .scores import UnboundedBias, kept_tile, seen_tile
+from .plan import TileShape, has_few_queries
+from .scores import UnboundedBias, seen_tile
 from .threads import run_jobs
-from .tile import Tile, cap, drop, hide
+from .tile import Tile, cap, hide
 from .workspace import Workspace, workspace
 
 __all__ = ["tiled_forward", "ways"]
@@ -113,17 +113,13 @@ def _lazy(call: Call, tile: Tile) -> bool:
 def bounded_tile(call: Call, tile: Tile) -> bool:
     """Sum a tile's exponentials and weighted values without any shift."""
     tile.reset()
+    factors, softcap, exponential = tile.factors(extended=False), call.problem.softcap, call.exponential
     for segment in tile.place.tile.segments:
-        _bounded_segment(call, tile, segment)
+        scores = tile.scores(factors, segment)
+        if softcap is not None:
+            cap(scores, softcap * exponential.unit)
+        exponential.function(scores, out=scores)
+        if segment.masked[1]:
+            hide(scores, tile.group, segment, seen_tile(tile.place, tile.plan, segment, None))
+        tile.add(scores, segment)
     return True
-
-
-def _bounded_segment(call: Call, tile: Tile, segment: Segment) -> None:
-    scores = tile.scores(segment, extended=False)
-    if call.problem.softcap is not None:
-        cap(scores, call.problem.softcap * call.exponential.unit)
-    call.exponential.function(scores, out=scores)
-    hide(scores, tile.group, segment, seen_tile(tile.place, tile.plan, segment, None))
-    tile.add_totals(scores, segment)
-    drop(scores, tile.group, kept_tile(tile.place, segment))
-    tile.add_values(scores, segment)

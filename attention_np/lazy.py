@@ -9,8 +9,8 @@ import numpy as np
 
 from .call import Call
 from .plan import Segment
-from .scores import HUGE, Seen, bias_tile, kept_tile, seen_tile
-from .tile import Tile, cap, drop, hide
+from .scores import HUGE, Seen, bias_tile, seen_tile
+from .tile import Tile, cap, hide
 
 __all__ = ["lazy_tile"]
 
@@ -57,9 +57,7 @@ def _lazy_segment(call: Call, tile: Tile, segment: Segment, unset: Any) -> bool:
     np.clip(scores, exp.floor, exp.ceiling, out=scores)  # above only masked pairs, whose weights become 0
     exp.function(scores, out=scores)
     hide(scores, tile.group, segment, seen)
-    tile.add_totals(scores, segment)
-    drop(scores, tile.group, kept_tile(tile.place, segment))
-    tile.add_values(scores, segment)
+    tile.add(scores, segment)
     return True
 
 
@@ -67,7 +65,7 @@ def _shifted_scores(call: Call, tile: Tile, segment: Segment, bias: Any) -> Any:
     """Return the scores of a segment minus their rows' references, capped and biased."""
     capped = call.problem.softcap
     extended = capped is None and not call.few  # else the product has no column for the reference
-    scores = tile.scores(segment, extended=extended)
+    scores = tile.scores(tile.factors(extended=extended), segment)
     if capped is not None:
         if not math.isfinite(float(scores.sum())):
             scores[0, 0] = np.nan  # the cap would hide an infinity

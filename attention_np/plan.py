@@ -7,7 +7,7 @@ hold no arrays are kept.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias
 
@@ -61,12 +61,17 @@ class TilePlan:
         return (self.segments[0].keys[0], self.segments[-1].keys[1]) if self.segments else (0, 0)
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False)
 class Plan:
     """The tiles of one batch item and key/value head, and the patterns of their masked segments."""
 
     tiles: tuple[TilePlan, ...]
     patterns: Patterns
+
+    @cached_property
+    def cost(self) -> int:
+        """Return the number of scores."""
+        return sum(tile.cost for tile in self.tiles)
 
     def pattern(self, number: int, dtype: np.dtype[Any]) -> Array:
         """Return 1 for visible pairs and 0 for masked ones, ``(masked rows, keys)``."""

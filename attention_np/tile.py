@@ -11,10 +11,12 @@ import numpy as np
 from .call import Call, Where
 from .heads import Head
 from .plan import Plan, Segment
-from .scores import HUGE, Place, Seen
+from .scores import HUGE, Place, Seen, kept_tile
 from .workspace import Workspace
 
 __all__ = ["Tile", "cap", "drop", "hide"]
+
+_FEW_USES = 1024  # rows that see a key, under which it is not worth while to make a column of it
 
 
 @dataclass(eq=False, slots=True)
@@ -75,27 +77,36 @@ class Tile:
         """Return the stacked rows of a segment; several heads have all their rows in every segment."""
         return slice(*segment.rows) if self.group == 1 else slice(0, self.group * self.rows)
 
-    def scores(self, segment: Segment, *, extended: bool) -> Any:
-        """Return the products of a segment, ``(n, keys)``; ``extended`` ones have the reference subtracted."""
-        rows, keys = self.flat(segment), slice(*segment.keys)
-        depth = self.queries.shape[1] - (not extended)
-        queries = self.queries[rows, :depth]
-        columns = self.head.columns()[:, keys] if extended else self.head.key[keys].T
-        out = self.space.take("scores", (queries.shape[0], columns.shape[1]), self.queries.dtype)
-        return self.call.multiply(queries, columns, out)
+    def factors(self, *, extended: bool) -> tuple[Any, Any]:
+        """Return what :meth:`scores` multiplies; ``extended`` products have the reference subtracted.
 
-    def add_totals(self, weights: Any, segment: Segment) -> None:
-        """Add the weights' sums over the keys."""
-        ones = self.space.ones(weights.shape[1], weights.dtype)
-        self.totals[self.flat(segment)] += np.matmul(weights, ones)
+        Keys that few rows see are read where they lie, the others as columns.
+        """
+        if extended:
+            return self.queries, self.head.columns()
+        if self.call.few or self.plan.cost * self.group < _FEW_USES * len(self.head.key):
+            return self.queries[:, :-1], self.head.key.T
+        return self.queries[:, :-1], self.head.columns()[:-1]
 
-    def add_values(self, weights: Any, segment: Segment) -> None:
-        """Add the weighted values."""
-        rows, values = self.flat(segment), self.head.value[slice(*segment.keys)]
+    def scores(self, factors: tuple[Any, Any], segment: Segment) -> Any:
+        """Return the products of a segment, ``(n, keys)``."""
+        queries, columns = factors
+        first, last = segment.keys
+        queries = queries[self.flat(segment)]
+        out = self.space.take("scores", (len(queries), last - first), queries.dtype)
+        return self.call.multiply(queries, columns[:, first:last], out)
+
+    def add(self, weights: Any, segment: Segment) -> None:
+        """Add the weights' sums over the keys and, without those that are dropped, the weighted values."""
+        rows, (first, last) = self.flat(segment), segment.keys
+        self.totals[rows] += np.matmul(weights, self.space.ones(last - first, weights.dtype))
+        if self.call.problem.dropout is not None:
+            drop(weights, self.group, kept_tile(self.place, segment))
+        values = self.head.value[first:last]
         if len(weights) == 1:  # `dot` reads the values once, `matmul` does not
             self.values[rows] += np.dot(weights[0], values)
             return
-        product = self.space.take("product", (weights.shape[0], values.shape[1]), weights.dtype)
+        product = self.space.take("product", (len(weights), values.shape[1]), weights.dtype)
         self.values[rows] += self.call.multiply(weights, values, product)
 
     def is_finite(self) -> bool:

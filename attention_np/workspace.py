@@ -27,7 +27,8 @@ class Workspace:
     def __init__(self) -> None:
         self._buffers: dict[str, Any] = {}
         self._views: dict[str, dict[Any, Any]] = {}
-        self._ones: dict[Any, Any] = {}
+        self._ones: dict[str, Any] = {}
+        self.nbytes = 0
 
     def take(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
         """Return an array of arbitrary contents; it is that of the last call with this name."""
@@ -38,6 +39,7 @@ class Workspace:
         size = math.prod(shape) * dtype.itemsize
         views = self._views.setdefault(name, {})
         if name not in self._buffers or self._buffers[name].size < size:
+            self.nbytes += size - (self._buffers[name].size if name in self._buffers else 0)
             self._buffers[name] = _aligned(size)
             views.clear()
         if len(views) >= _KEPT_VIEWS:
@@ -47,17 +49,10 @@ class Workspace:
 
     def ones(self, size: int, dtype: np.dtype[Any]) -> Any:
         """Return a vector of ones."""
-        known = self._ones.get((size, dtype.char))
-        if known is None:
-            if len(self._ones) >= _KEPT_VIEWS:
-                self._ones.clear()
-            known = self._ones[size, dtype.char] = _aligned(size * dtype.itemsize).view(dtype)
-            known.fill(1)
-        return known
-
-    def nbytes(self) -> int:
-        """Return what all buffers hold."""
-        return sum(buffer.nbytes for buffer in (*self._buffers.values(), *self._ones.values()))
+        ones = self._ones.get(dtype.char)
+        if ones is None or ones.size < size:
+            ones = self._ones[dtype.char] = np.ones(max(size, 512), dtype)
+        return ones[:size]
 
 
 def _aligned(size: int) -> Any:
@@ -75,5 +70,5 @@ def workspace() -> Iterator[Workspace]:
     """Lend this thread's workspace; a call from inside a caller's rule gets another one."""
     mine = _LOCAL.__dict__.pop("kept", None) or Workspace()
     yield mine
-    if mine.nbytes() <= _KEPT_BYTES:
+    if mine.nbytes <= _KEPT_BYTES:
         _LOCAL.kept = mine

@@ -166,7 +166,7 @@ def test_what_a_steep_bias_makes_negligible_is_not_computed(monkeypatch: pytest.
 
     seen, original = [], Tile.scores
     monkeypatch.setattr(
-        Tile, "scores", lambda self, segment, **how: seen.append(segment) or original(self, segment, **how)
+        Tile, "scores", lambda self, factors, segment: seen.append(segment) or original(self, factors, segment)
     )
     rng = np.random.default_rng(6)
     q, k, v = (rng.standard_normal((2, 200, 4)) for _ in range(3))
