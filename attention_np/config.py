@@ -22,7 +22,7 @@ def show_config() -> dict[str, Any]:
     """
     names = ("internal_api", "version", "threading_layer", "architecture")
     blas = [{name: each[name] for name in names if name in each} for each in blas_controller().info()]
-    exponentials = {str(dtype): exponential(np.dtype(dtype)).function.__name__ for dtype in ("float32", "float64")}
+    exponentials = {str(dtype): exponential(np.dtype(dtype)).name for dtype in ("float32", "float64")}
     return {
         "numpy": np.__version__,
         "blas": blas,

@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from .gemm import exponential_provider
+
 __all__ = ["Exponential", "exponential"]
 
 _FLOOR = -100.0  # 2^-100 of a row's reference is nothing to it, in float64 too, and far from the denormals
@@ -24,6 +26,7 @@ _BOUND = 80.0  # the largest |exponent| that needs no reference at all
 class Exponential:
     """``function(unit * x) = e^x``; the limits are in the function's own argument."""
 
+    name: str
     function: Any
     unit: float
     floor: float
@@ -31,13 +34,27 @@ class Exponential:
     bound: float
 
 
-@cache
 def exponential(dtype: np.dtype[Any]) -> Exponential:
-    """Return ``exp2`` where NumPy has vector instructions for it (AVX-512), else ``exp``."""
-    base2 = _is_vectorised("exp2", dtype)
-    function, unit = (np.exp2, math.log2(math.e)) if base2 else (np.exp, 1.0)
+    """Return the exponential to use now: MKL's where it is to be used, else the faster one of NumPy's."""
+    return _exponential(dtype, exponential_provider())
+
+
+@cache
+def _exponential(dtype: np.dtype[Any], whose: str) -> Exponential:
+    """Return ``exp2`` of MKL, or of NumPy where it has vector instructions for it (AVX-512), else NumPy's ``exp``."""
+    base2 = whose == "mkl" or _is_vectorised("exp2", dtype)
+    function, unit = (_exp2(whose), math.log2(math.e)) if base2 else (np.exp, 1.0)
     factor = 1.0 if base2 else math.log(2.0)
-    return Exponential(function, unit, *(factor * limit for limit in (_FLOOR, _CEILING, _BOUND)))
+    name = f"{whose if base2 else 'numpy'} {function.__name__}"
+    return Exponential(name, function, unit, *(factor * limit for limit in (_FLOOR, _CEILING, _BOUND)))
+
+
+def _exp2(whose: str) -> Any:
+    if whose != "mkl":
+        return np.exp2
+    from .mkl import exp2
+
+    return exp2
 
 
 def _is_vectorised(name: str, dtype: np.dtype[Any]) -> bool:

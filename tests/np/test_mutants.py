@@ -8,7 +8,7 @@ import pytest
 
 from attention_core import masks
 from attention_core.problem import make_problem
-from attention_np import decode, exponent, forward, heads, lazy, plan, quick, tile
+from attention_np import decode, exponent, forward, heads, lazy, mkl, plan, quick, tile
 from attention_np.plan import TileShape
 
 from .problems import Case
@@ -132,7 +132,7 @@ def scale_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 
 def base_mixed_up(patch: pytest.MonkeyPatch) -> None:
-    wrong = exponent.Exponential(np.exp2, 1.0, -100.0, 60.0, 80.0)
+    wrong = exponent.Exponential("wrong", np.exp2, 1.0, -100.0, 60.0, 80.0)
     patch.setattr("attention_np.call.exponential", lambda dtype: wrong)
 
 
@@ -204,9 +204,16 @@ def test_every_mutant_fails(mutant: Patch, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("base2", [False, True])
-def test_both_exponentials_give_the_definition(base2: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_of_numpys_exponentials_give_the_definition(base2: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ARRAY_ATTENTION_GEMM", "numpy")
     monkeypatch.setattr(exponent, "_is_vectorised", lambda name, dtype: base2)
-    exponent.exponential.cache_clear()
+    exponent._exponential.cache_clear()
     run_checks()
     monkeypatch.undo()
-    exponent.exponential.cache_clear()
+    exponent._exponential.cache_clear()
+
+
+@pytest.mark.skipif(mkl.library() is None, reason="MKL is not installed; `pip install mkl` brings it")
+def test_mkls_products_and_exponential_give_the_definition(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ARRAY_ATTENTION_GEMM", "mkl")
+    run_checks()
