@@ -7,6 +7,8 @@ number or a list, or as the name of the input that holds them.
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -54,10 +56,13 @@ def mask_table(case: Case) -> np.ndarray | None:
     return None if rule is None else visible(rule, pairs_of(case))
 
 
-def bias_table(case: Case) -> np.ndarray | None:
-    """Return the case's bias as numbers that broadcast to `(..., Hq, Lq, Lk)`, or None; rules in float64."""
+def bias_table(case: Case, inputs: Mapping[str, Any] | None = None, xp: Any = np) -> Any:
+    """Return the case's bias as numbers that broadcast to `(..., Hq, Lq, Lk)`, or None; rules in float64.
+
+    From the `inputs` as arrays of another library, `xp`, it is made by that library: gradients reach them.
+    """
     rule = case.parameters.get("bias")
-    return None if rule is None else _bias(rule, pairs_of(case))
+    return None if rule is None else _bias(rule, pairs_of(case), case.inputs if inputs is None else inputs, xp)
 
 
 def array_of(case: Case, parameter: str) -> np.ndarray | None:
@@ -154,31 +159,35 @@ MASKS: Mapping[str, Callable[[Rule, Pairs], np.ndarray]] = {
 }
 
 
-def _bias(rule: Rule, pairs: Pairs) -> np.ndarray:
+def _bias(rule: Rule, pairs: Pairs, inputs: Mapping[str, Any], xp: Any) -> Any:
     name = rule["rule"]
     if name == "sum":
-        return np.asarray(sum(_bias(part, pairs) for part in rule["of"]))
+        return reduce(add, (_wide(xp) * _bias(part, pairs, inputs, xp) for part in rule["of"]))
     if name == "dense":
-        return pairs.inputs[rule.get("input", "bias")]
+        return inputs[rule.get("input", "bias")]
     if name == "alibi":
         slopes = rule["slopes"]
-        if isinstance(slopes, int):
-            values = alibi_slopes(slopes)
+        if isinstance(slopes, str):
+            values = inputs[slopes]
         else:
-            values = np.asarray(pairs.inputs[slopes] if isinstance(slopes, str) else slopes).astype(np.float64)
-        return -values[:, None, None] * np.abs(_with_head_axis(pairs.distance))
+            values = xp.asarray(alibi_slopes(slopes) if isinstance(slopes, int) else np.asarray(slopes, np.float64))
+        return -values[:, None, None] * xp.asarray(np.abs(_with_head_axis(pairs.distance)).astype(np.float64))
     if name == "relative":
-        return _relative(rule, pairs)
+        return _relative(rule, pairs, inputs[rule["table"]], xp)
     raise NotImplementedError(f"no bias rule `{name}`; known are sum, dense, alibi, relative")
 
 
-def _relative(rule: Rule, pairs: Pairs) -> np.ndarray:
-    table = pairs.inputs[rule["table"]].astype(np.float64)
+def _wide(xp: Any) -> Any:
+    """A factor of 1 that takes 16 bits to the library's widest dtype: what is added up is rounded once."""
+    return xp.asarray(np.ones(1))
+
+
+def _relative(rule: Rule, pairs: Pairs, table: Any, xp: Any) -> Any:
     bidirectional, far = rule.get("bidirectional", True), rule.get("max_distance", 128)
     distance = pairs.distance
     buckets = np.array([relative_bucket(int(d), len(table), bidirectional, far) for d in distance.ravel()], dtype=int)
-    by_pair = table[buckets.reshape(distance.shape)]  # (..., Lq, Lk, Hq)
-    return np.moveaxis(by_pair, -1, -3) if distance.ndim == 2 else np.moveaxis(by_pair[..., 0, :, :, :], -1, -3)
+    by_pair = _wide(xp) * table[buckets.reshape(distance.shape)]  # (..., Lq, Lk, Hq)
+    return xp.moveaxis(by_pair if distance.ndim == 2 else by_pair[..., 0, :, :, :], -1, -3)
 
 
 def _positions(case: Case, name: str, length: int) -> np.ndarray:

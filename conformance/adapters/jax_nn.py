@@ -5,6 +5,7 @@ https://docs.jax.dev/en/latest/_autosummary/jax.nn.dot_product_attention.html
 
 import importlib
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,10 @@ REFUSALS = (NotImplementedError, TypeError, ValueError)
 
 
 class JaxNn:
-    """The adapter of JAX's own attention, eager."""
+    """The adapter of JAX's own attention: a case and its gradients compiled as one, which takes a tenth of the time.
+
+    float16 is asked eagerly: "The precision 'F16_F16_F32' is not supported by dot_general on CPU" under jit.
+    """
 
     name = "jax.nn"
 
@@ -41,10 +45,11 @@ class JaxNn:
         """Call JAX, and jax.vjp through it; float64 under `jax.enable_x64`."""
         with self.jax.enable_x64(dtype == "float64"):
             arrays = (case.inputs_as(dtype), case.cotangents_as(dtype))
-            inputs, cotangents = self.jax.tree.map(self.jax.numpy.asarray, arrays)
+            whole = partial(self._forward_and_back, case)
+            ask = whole if dtype == "float16" else self.jax.jit(whole)
             try:
-                found = self._forward_and_back(case, inputs, cotangents)
-            except REFUSALS as error:
+                found = ask(*self.jax.tree.map(self.jax.numpy.asarray, arrays))
+            except (*REFUSALS, self.jax.errors.JaxRuntimeError) as error:
                 raise Unsupported(quoted(error)) from error
             absent = Lacking("jax.nn.dot_product_attention returns no weights")
             return {**self.jax.device_get(found), "weights": absent}

@@ -87,14 +87,12 @@ class Question:
         return found, self.table_of(table)
 
     def bias(self, dtype: Any = None) -> Any:
-        """Return the bias with four axes: the input itself where it is dense, so that it has a gradient."""
+        """Return the bias with four axes, made of the inputs by their own library, so that they have gradients."""
         rule = self.case.parameters["bias"]
         if rule is None:
             return None
-        if rule["rule"] == "dense":
-            return self.table(self.inputs[rule.get("input", "bias")])
-        table = rules.bias_table(self.case)
-        return None if table is None else self.table_of(table if dtype is None else table.astype(dtype))
+        table = self.table(rules.bias_table(self.case, self.inputs, self.xp))
+        return table if dtype is None or rule["rule"] == "dense" else table.astype(dtype)
 
     def table_of(self, table: np.ndarray) -> Any:
         """Return a NumPy table with four axes, still NumPy's."""

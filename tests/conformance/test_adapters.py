@@ -7,6 +7,7 @@ import pytest
 
 from conformance import adapters
 from conformance.adapters.question import Question, and_parts
+from conformance.format import read_groups
 from conformance.runner import ask
 from tests.conformance.made import arrays, made
 
@@ -172,6 +173,32 @@ def test_depths_are_padded_except_where_they_are_the_question(name, words):
     assert ask(group, case, adapter, "float32").status == "pass"
     asked = ask(group, type(case)(**{**vars(case), "group": "depth"}), adapter, "float32")
     assert (asked.status, words in asked.note) == ("unsupported", True), asked.note
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("torch.sdpa-math", marks=pytest.mark.torch),
+        pytest.param("torch.mha", marks=pytest.mark.torch),
+        pytest.param("jax.nn", marks=pytest.mark.slow),
+    ],
+)
+def test_gradients_reach_what_a_bias_is_made_of(name):
+    adapter = adapter_of(name)
+    cases = {
+        case.id: (group, case) for group in read_groups(names=["bias", "alibi", "relative"]) for case in group.cases
+    }
+    for case_id, part in {"bias-sum": "bias", "alibi-gradient": "slopes", "relative-encoder": "bias_table"}.items():
+        row = ask(*cases[case_id], adapter, "float32")
+        assert row.status == "pass", (row.note, row.verdict)
+        assert f"gradient.{part}" in row.answer
+
+
+@pytest.mark.slow
+def test_jax_nn_says_what_it_refuses_to_compile():
+    cases = {case.id: (group, case) for group in read_groups(names=["sizes"]) for case in group.cases}
+    row = ask(*cases["sizes-one-of-all"], adapter_of("jax.nn"), "bfloat16")
+    assert (row.status, row.note[:16]) == ("unsupported", "JaxRuntimeError:")
 
 
 def test_masks_split_into_arguments_and_a_table():
