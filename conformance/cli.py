@@ -168,8 +168,9 @@ def lint(
         found += list(kills.complaints(groups)) if mutants else []
     for complaint in found:
         _console().print(escape(complaint))
-    cases = sum(len(group.cases) for group in groups)
-    _console().print(f"{len(groups)} groups, {cases} cases: {len(found) or 'no'} complaints")
+    asked = [f"{len(groups)} groups", f"{sum(len(group.cases) for group in groups)} cases"]
+    asked += [f"{len(kills.mutants(groups))} mutants"] if mutants else []
+    _console().print(f"{', '.join(asked)}: {len(found) or 'no'} complaints")
     raise typer.Exit(1 if found else 0)
 
 
