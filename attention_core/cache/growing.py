@@ -68,7 +68,8 @@ class GrowingCache(Kept):
         """Return the cache without the last places, where no sequence has a token any more."""
         xp = array_namespace(("lengths", self.lengths))
         held = xp.any(xp.reshape(self.places >= 0, (-1, self.places.shape[-1])), axis=0)
-        count = next((n for n in range(held.shape[0], 0, -1) if bool(held[n - 1])), 0)
+        ends = xp.arange(1, held.shape[0] + 1, device=device_of(xp, held))
+        count = int(xp.max(xp.where(held, ends, 0))) if held.shape[0] else 0
         places = self.places[..., :count]
         keys, values = (x[..., :count, :] for x in (self.keys, self.values))
         return replace(self, keys=keys, values=values, places=places, padded=bool(xp.any(places < 0)))
