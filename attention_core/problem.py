@@ -137,8 +137,10 @@ def make_problem(
     bare = mask is None and bias is None and softcap is None and sinks is None and dropout is None and layout == "BHLD"
     bare = bare and type(query_positions) is type(key_positions) is int and query_positions == key_positions == 0
     if bare and (settled := _settled_before(query, key, value)) is not None:
+        problem = object.__new__(Problem)
         scale = checks.check_scale(scale, settled["sizes"].depth)
-        return Problem(**settled, query=query, key=key, value=value, scale=scale)
+        problem.__dict__.update(settled, query=query, key=key, value=value, scale=scale)
+        return problem
     mask, bias, dropout = _as_mask(mask), _as_bias(bias), _as_dropout(dropout)
     others = _other_arrays(mask, bias, dropout, sinks, query_positions=query_positions, key_positions=key_positions)
     xp = array_namespace(("query", query), ("key", key), ("value", value), *others)

@@ -40,16 +40,16 @@ def _backward(problem: Problem, result: Result, out_cotangent: Any, lse_cotangen
 def _lacks(problem: Problem, weights: bool) -> str | None:
     if weights:
         return "it never forms the weights (`return_weights`)"
-    if problem.dtype not in (np.float32, np.float64):
+    if problem.dtype.char not in "fd":
         return f"it computes in float32 or float64, not in {problem.dtype}"
     return None
 
 
 def _suits(problem: Problem) -> bool:
-    sizes = problem.sizes
-    if has_few_queries(problem):
-        return sizes.queries * sizes.keys >= _DENSE_FEW
-    return sizes.queries * sizes.keys >= (_DENSE_SCORES if problem.mask is None else _DENSE_MASKED)
+    scores = problem.sizes.queries * problem.sizes.keys
+    if scores < _DENSE_FEW:
+        return False
+    return has_few_queries(problem) or scores >= (_DENSE_SCORES if problem.mask is None else _DENSE_MASKED)
 
 
 def _explain(problem: Problem) -> str:

@@ -21,7 +21,9 @@ def quick_attention(problem: Problem, *, lse: bool) -> Result | None:
     p = problem
     if not is_plain(p):
         return None
-    scores: Any = np.matmul(group_rows(p, p.scale * p.query), p.key.mT)
+    grouped = p.sizes.heads != p.sizes.kv_heads
+    rows = p.scale * p.query
+    scores: Any = np.matmul(group_rows(p, rows) if grouped else rows, p.key.mT)
     if p.mask is not None and not _hide(p, ungroup_rows(p, scores)):
         return None
     shift: Any = np.maximum.reduce(scores, axis=-1, keepdims=True)
@@ -29,7 +31,8 @@ def quick_attention(problem: Problem, *, lse: bool) -> Result | None:
     np.exp(scores, out=scores)
     total: Any = np.add.reduce(scores, axis=-1, keepdims=True)
     np.divide(scores, total, out=scores)
-    out = ungroup_rows(p, np.matmul(scores, p.value))
+    out = np.matmul(scores, p.value)
+    out = ungroup_rows(p, out) if grouped else out
     if not math.isfinite(np.vdot(out, out)):
         return None
     logs = ungroup_rows(p, shift + np.log(total))[..., 0] if lse else None
