@@ -12,6 +12,7 @@ from .headed_call import HeadedCall, KeysValues, attention_result, with_causal
 from .layer import Layer, check_inputs
 from .linear import Linear, join_heads, split_heads
 from .named import shape_of
+from .options import count
 
 __all__ = [
     "Headed",
@@ -127,7 +128,5 @@ def heads_of(linear: Linear, heads: int, name: str, x: Array) -> Array:
 
 def check_heads(width: int, heads: Any) -> None:
     """The heads share a width evenly."""
-    if not isinstance(heads, int) or isinstance(heads, bool):
-        raise TypeError(f"`num_heads` must be a Python integer; got a {type(heads).__qualname__}")
-    if heads < 1 or width % heads:
+    if width % count("num_heads", heads):
         raise ValueError(f"`num_heads` is {heads}, which does not divide the projections' width {width}")
