@@ -51,8 +51,8 @@ class SlidingCache(Kept):
         xp, batch, heads, depths = made_like(like, **shape)
         window, spare = static_int("window", window, least=1), static_int("spare", spare, least=0)
         keys, values = empty_arrays(like, xp, *((*batch, heads, window + spare, size) for size in depths))
-        lengths, start = no_tokens(like, xp, batch)
-        return cls(keys, values, lengths, start, lengths, spare)
+        first, _ = no_tokens(like, xp, batch)  # an array of its own: JAX gives no buffer away twice
+        return cls(keys, values, *no_tokens(like, xp, batch), first, spare)
 
     @property
     def window(self) -> int:

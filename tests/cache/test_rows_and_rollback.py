@@ -157,6 +157,14 @@ def test_a_ring_takes_back_what_it_has_spare_and_one(spare: int) -> None:
     assert [int(short.truncate(n).lengths) for n in range(4)] == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_two_fields_are_one_array(kind: str) -> None:
+    """Or ``jax.jit(..., donate_argnums=...)`` would give away one buffer twice."""
+    window, empty = KINDS[kind]
+    arrays = [x for x in vars(empty(layer(window), (3,))).values() if isinstance(x, np.ndarray)]
+    assert len(set(map(id, arrays))) == len(arrays)
+
+
 def test_what_is_taken_back_twice_stays_gone() -> None:
     held = ring(2).truncate(6).truncate(5)
     with pytest.raises(ValueError, match="take back 3 at most"):
