@@ -38,7 +38,9 @@ class Flex(TorchPeer):
                 return_aux=AuxRequest(lse=True),
             )
         absent = Lacking("flex_attention returns no weights")
-        return {"out": question.out(out), "lse": question.per_pair(aux.lse), "weights": absent}
+        # Without queries or batch items it returns an output, and None for lse.
+        lse = Lacking("flex_attention returned no lse") if aux.lse is None else question.per_pair(aux.lse)
+        return {"out": question.out(out), "lse": lse, "weights": absent}
 
     def _score_mod(self, question: Question) -> Callable[..., Any] | None:
         cap, bias = question.case.parameters["softcap"], question.bias()

@@ -150,6 +150,16 @@ def test_flex_says_in_its_own_words_that_it_has_no_gradient_here():
     assert "does not support backward on CPU" in row.lacking["gradient.query"]
 
 
+@pytest.mark.slow
+@pytest.mark.torch
+def test_flex_without_queries_returns_no_lse_and_without_keys_raises():
+    cases = {case.id: (group, case) for group in read_groups(names=["sizes"]) for case in group.cases}
+    row = ask(*cases["sizes-no-queries"], adapter_of("torch.flex"), "float32")
+    assert (row.status, row.lacking["lse"]) == ("pass", "flex_attention returned no lse")
+    row = ask(*cases["sizes-no-keys"], adapter_of("torch.flex"), "float32")
+    assert (row.status, row.note[:11]) == ("error", "IndexError:")
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_layers_and_wrong_calls_are_not_put_to_peers(name):
     adapter = adapter_of(name)

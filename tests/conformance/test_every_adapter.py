@@ -13,7 +13,7 @@ OURS = ("numpy", "array-api-strict", "array-api-torch", "jax", "jax-jit", "jax-v
 NEEDS = {"onnx": "onnx", "mlx": "mlx", "array-api-strict": "array_api_strict", "flash-attention": "flash_attn"}
 # The groups in whose case a peer differs, and as what; "" where it is no named variant: docs/conformance.md says why.
 LEAKS = {"visible-nan": ""}  # 0 times a NaN that another row sees
-ADDED = {"poison": "", **LEAKS}  # a mask that is added to what a masked key holds
+ADDED = {"poison": "", **LEAKS}  # what a masked key holds reaches the output, or, of jax.nn, the gradient of query
 DIFFERS = {
     "torch.sdpa-math": ADDED,
     "torch.sdpa-flash": ADDED,
