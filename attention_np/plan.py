@@ -1,7 +1,7 @@
 """Which keys each tile of queries looks at: segments seen in full, in part by a known pattern, or by asking the mask.
 
-A plan comes from a mask's row intervals where it has them, else from asking the mask tile by tile. Plans of masks that
-hold no arrays are kept.
+A plan comes from a mask's row intervals where it has them, else from asking the mask tile by tile. Plans of
+intervals are kept, and so are those of masks that hold no arrays.
 """
 
 from __future__ import annotations
@@ -172,14 +172,26 @@ def _static_plan(
 def _make_plan(mask: Mask | None, pairs: Pairs, shape: TileShape) -> Plan:
     bounds = row_intervals(mask, pairs)
     queries = pairs.queries[1]
-    rows = [(r, min(r + shape.queries, queries)) for r in range(0, queries, shape.queries)]
     if bounds is None:
+        rows = [(r, min(r + shape.queries, queries)) for r in range(0, queries, shape.queries)]
         return Plan(tuple(_asked_tile(mask, pairs, each, shape) for each in rows), Patterns())
-    start, stop = bounds
     trim = pairs.heads[1] - pairs.heads[0] == 1  # with several heads stacked, a range of rows is not contiguous
+    start, stop = (x.astype(np.int32).tobytes() for x in bounds)
+    plan = _known_plan if queries <= _KEPT_ROWS else _known_plan.__wrapped__
+    return plan(start, stop, shape, trim)
+
+
+_KEPT_ROWS = 2**16
+
+
+@lru_cache(maxsize=16)
+def _known_plan(start: bytes, stop: bytes, shape: TileShape, trim: bool) -> Plan:
+    """Return the plan of rows that see ``[start, stop)``; kept, since the layers of a model share a mask."""
+    starts, stops = (np.frombuffer(x, np.int32) for x in (start, stop))
     patterns = Patterns()
-    tiles = tuple(_known_tile(start[a:b], stop[a:b], (a, b), shape, trim, patterns) for a, b in rows)
-    return Plan(tiles, patterns)
+    rows = (slice(r, r + shape.queries) for r in range(0, len(starts), shape.queries))
+    tiles = (_known_tile(starts[cut], stops[cut], cut.start, shape, trim, patterns) for cut in rows)
+    return Plan(tuple(tiles), patterns)
 
 
 def _tile(rows: Span, segments: list[Segment]) -> TilePlan:
@@ -187,11 +199,11 @@ def _tile(rows: Span, segments: list[Segment]) -> TilePlan:
     return TilePlan(rows, tuple(segments), cost)
 
 
-def _known_tile(start: Array, stop: Array, rows: Span, shape: TileShape, trim: bool, patterns: Patterns) -> TilePlan:
-    seeing = start < stop
+def _known_tile(start: Array, stop: Array, row: int, shape: TileShape, trim: bool, patterns: Patterns) -> TilePlan:
+    seeing, rows = start < stop, (row, row + len(start))
     if not seeing.any():
         return _tile(rows, [])
-    count, first, last = rows[1] - rows[0], int(start[seeing].min()), int(stop[seeing].max())
+    count, first, last = len(start), int(start[seeing].min()), int(stop[seeing].max())
     full = _full_range(start, stop, seeing, shape.part)
     cuts = _cut(first, full[0], shape.part) + _cut(full[1], last, shape.part) if full else _cut(first, last, shape.part)
     segments = [each for span in cuts if (each := _part(start, stop, span, trim, patterns)) is not None]

@@ -37,8 +37,13 @@ def low_problem(**call: Any) -> Any:
     return make_problem(rng.random((9, 4)) + 40, k, rng.standard_normal((30, 3)), mask=~masks.prefix(1), **call)
 
 
-def run_checks() -> None:
+def forget_plans() -> None:
     plan._static_plan.cache_clear()
+    plan._known_plan.cache_clear()
+
+
+def run_checks() -> None:
+    forget_plans()
     for call in ({}, {"mask": masks.causal()}, {"mask": masks.sliding_window(4, 1)}, {"mask": masks.prefix(9)}):
         for shape in (TileShape(8, 8, 4), TileShape(7, 5, 3)):
             for scale in (1.0, 300.0):
@@ -200,7 +205,7 @@ def test_every_mutant_fails(mutant: Patch, monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises((AssertionError, ValueError)):
         run_checks()
     monkeypatch.undo()
-    plan._static_plan.cache_clear()
+    forget_plans()
 
 
 @pytest.mark.parametrize("base2", [False, True])

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from attention_core import masks
 from attention_core.masks.intervals import row_intervals
 from attention_core.pairs import Pairs
 from attention_core.problem import make_problem
@@ -74,3 +75,13 @@ def test_other_masks_have_no_intervals(mask: str) -> None:
     s = random_sizes(rng_of(mask))._replace(batch=1, group=1, kv_heads=1)
     pairs = Pairs(np, (1,), (0, 1), (0, s.queries), (0, s.keys)).tile((0, s.queries), (0, s.keys), item=(0,))
     assert row_intervals(MASKS[mask](rng_of(mask), s), pairs) is None
+
+
+def test_a_plan_is_kept_by_what_the_mask_holds() -> None:
+    ids = np.repeat([0, 1, 2], 9)
+    shape, x = TileShape(4, 4, 2), np.ones((1, 27, 3))
+    first, same = (plans_of(make_problem(x, x, x, mask=masks.segments(each)), shape) for each in (ids, ids.copy()))
+    assert first[(), 0] is same[(), 0]
+    problem = make_problem(x, x, x, mask=masks.segments(ids))
+    ids[8] = 1
+    assert plans_of(problem, shape)[(), 0].tiles[2] != first[(), 0].tiles[2]
