@@ -175,6 +175,36 @@ def test_what_is_taken_back_twice_stays_gone() -> None:
         lacking.append(x, x)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(5))
+@every_kind
+def test_any_order_of_tokens_rows_and_rollbacks(kind: str, seed: int) -> None:
+    """Beside lists of tokens, which are cut and copied."""
+    rng, (window, empty) = np.random.default_rng(seed), KINDS[kind]
+    made = layer(window)
+    cache = (
+        spare(made, Library("numpy")) if "sliding" in kind else roomy(made) if "paged" in kind else empty(made, (3,))
+    )
+    texts, gone = [np.empty((0, D_IN))] * 3, np.zeros(3, int)  # how many tokens have left a ring
+    for _ in range(9):
+        room = 7 - max(map(len, texts))
+        lengths = rng.integers(0, max(min(room, 3), 0) + 1, 3)
+        x, left = rng.normal(size=(3, 3, D_IN)), bool(rng.integers(2))
+        out, cache = made(x, cache=cache, lengths=lengths, padding="left" if left else "right")
+        places = [slice(3 - n, 3) if left else slice(0, n) for n in lengths]
+        for n, place in enumerate(places):
+            as_if_alone(out[n : n + 1, place], texts[n : n + 1], x[n : n + 1, place], window)
+            texts[n] = np.concatenate([texts[n], x[n, place]])
+        kept = np.maximum(list(map(len, texts)) - rng.integers(0, 3, 3), 0)
+        if "sliding" in kind:
+            gone = np.maximum(gone, [len(text) - cache.keys.shape[-2] for text in texts])
+            kept = np.where(gone > 0, np.maximum(kept, gone + cache.window - 1), kept)
+        rows = rng.integers(0, 3, 3)
+        cache = cache.truncate(kept).take(rows)
+        texts, gone = [texts[n][: kept[n]] for n in rows], gone[rows]
+        np.testing.assert_array_equal(cache.lengths, list(map(len, texts)))
+
+
 X = np.ones((3, 1, 2, 2))
 
 
