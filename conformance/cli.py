@@ -69,6 +69,8 @@ def run(
         asked, names = read_groups(vectors, group or ()), [adapter.name for adapter in adapters]
         groups, expected = expectations.selected(asked, since, expect, names, partial(read_groups, vectors))
         groups = tuple(only_dtypes(groups, tuple(dtype or ())))
+        if not any(each.cases for each in groups):
+            raise UsageError("no case is left to ask: --group, --dtype and --since together leave none")
         with _progress("asking", runner.count(groups, adapters)) as step:
             rows = runner.run(groups, adapters, step, expected)
     for path, write in ((json, report.write_json), (csv, report.write_csv), (junit, write_junit)):

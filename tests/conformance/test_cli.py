@@ -77,6 +77,13 @@ def test_run_writes_a_page_and_junit(command, tmp_path):
     assert '<testsuite name="tests.conformance.wrong:no_scale" tests="4"' in (tmp_path / "a.xml").read_text()
 
 
+@pytest.mark.parametrize("options", [("--since", "0.0.1"), ("--group", "invalid", "--dtype", "float64")])
+def test_run_of_no_case_is_an_error(command, options):
+    done = command("run", "--impl", "numpy", *options)
+    assert done.exit_code == 2
+    assert "no case is left to ask: --group, --dtype and --since" in done.stderr
+
+
 def test_run_knows_what_the_users_file_expects(command, tmp_path):
     path = tmp_path / "expect.toml"
     text = '[[expected_failure]]\ncase = "article-cross-*"\nreason = "unscaled"\n'
