@@ -136,10 +136,7 @@ def make_problem(
     checks.check_layout(layout)
     bare = mask is None and bias is None and softcap is None and sinks is None and dropout is None and layout == "BHLD"
     bare = bare and type(query_positions) is type(key_positions) is int and query_positions == key_positions == 0
-    if bare and (settled := _settled_before(query, key, value)) is not None:
-        problem = object.__new__(Problem)
-        scale = checks.check_scale(scale, settled["sizes"].depth)
-        problem.__dict__.update(settled, query=query, key=key, value=value, scale=scale)
+    if bare and (problem := _settled_before(query, key, value, scale)) is not None:
         return problem
     mask, bias, dropout = _as_mask(mask), _as_bias(bias), _as_dropout(dropout)
     others = _other_arrays(mask, bias, dropout, sinks, query_positions=query_positions, key_positions=key_positions)
@@ -185,15 +182,21 @@ _SETTLED: dict[type, dict[Any, dict[str, Any]]] = {}  # array class -> shapes an
 _REMEMBERED = 256
 
 
-def _settled_before(query: Array, key: Array, value: Array) -> dict[str, Any] | None:
-    """Return what an earlier call of nothing but arrays of the same class, shapes and dtypes has settled.
+def _settled_before(query: Array, key: Array, value: Array, scale: Any) -> Problem | None:
+    """Return the problem that an earlier call of nothing but arrays of the same class, shapes and dtypes has settled.
 
     The checks look at nothing else, and take as long as all of a small call's arithmetic.
     """
     known = _SETTLED.get(type(query))
     if known is None or not type(query) is type(key) is type(value):
         return None
-    return known.get(_look(query, key, value))
+    settled = known.get(_look(query, key, value))
+    if settled is None:
+        return None
+    problem = object.__new__(Problem)
+    scale = checks.check_scale(scale, settled["sizes"].depth)
+    problem.__dict__.update(settled, query=query, key=key, value=value, scale=scale)
+    return problem
 
 
 def _look(query: Array, key: Array, value: Array) -> tuple[Any, ...]:
