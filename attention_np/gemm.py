@@ -44,7 +44,9 @@ def _provider() -> str:
     if wanted != "numpy" and _has_mkl():
         return "mkl"
     if wanted == "mkl":
-        raise ImportError("MKL is not installed; `pip install array-attention[mkl]` brings it")
+        raise ImportError(
+            "MKL is not installed (`pip install array-attention[mkl]` brings it), or in use by others in this process"
+        )
     return "numpy"
 
 

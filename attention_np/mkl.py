@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+import threading
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -21,9 +22,18 @@ _ROW_MAJOR, _PLAIN, _TRANSPOSED = 101, 111, 112
 _QUIETLY = 0x1 | 0x100  # within one unit of the last place, and no error handler for what underflows
 
 
+_LOADING = threading.Lock()
+
+
 @cache
 def library() -> Any:
     """Load MKL's single library, or return ``None`` where there is none, or where somebody computes with it already."""
+    with _LOADING:
+        return _loaded()
+
+
+@cache
+def _loaded() -> Any:
     path = _path()
     if path is None or _is_numpys_own():
         return None
