@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self, Unpack
 
 from ..arrays import Array, array_namespace, cast, default_int, device_of, is_traced
-from .base import Kept, Seen
+from .base import Kept, Seen, flat
 from .empty import Shape, empty_arrays, made_like, no_tokens
 from .positions import PADDING, real
 
@@ -67,7 +67,7 @@ class GrowingCache(Kept):
     def _trimmed(self) -> Self:
         """Return the cache without the last places, where no sequence has a token any more."""
         xp = array_namespace(("lengths", self.lengths))
-        held = xp.any(xp.reshape(self.places >= 0, (-1, self.places.shape[-1])), axis=0)
+        held = xp.any(flat(xp, self.places >= 0, self.batch), axis=0)
         ends = xp.arange(1, held.shape[0] + 1, device=device_of(xp, held))
         count = int(xp.max(xp.where(held, ends, 0))) if held.shape[0] else 0
         places = self.places[..., :count]

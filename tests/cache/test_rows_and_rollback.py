@@ -92,6 +92,14 @@ def test_one_length_for_all(kind: str, length: int) -> None:
     as_if_alone(out, [x[n, : min(length, 3)] for n in range(2)], MORE[:2], window)
 
 
+@every_kind
+@pytest.mark.parametrize("batch", [(3,), (2, 0)])
+def test_nothing_can_be_taken_back_of_nothing(kind: str, batch: tuple[int, ...]) -> None:
+    cache = KINDS[kind][1](layer(KINDS[kind][0]), batch)
+    for kept in (cache.truncate(7), cache.truncate(7).truncate(7)):
+        np.testing.assert_array_equal(kept.lengths, cache.lengths)
+
+
 def test_the_arrays_of_a_growing_cache_shrink() -> None:
     made, x = layer(False), tokens((2,))
     _, cache = made(x, cache=growing(made, (2,)))
