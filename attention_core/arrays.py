@@ -24,6 +24,7 @@ __all__ = [
     "describe",
     "device_of",
     "dtype_name",
+    "if_true",
     "is_real_floating",
     "is_traced",
     "jvp_of",
@@ -194,6 +195,14 @@ def known_finite(xp: ModuleType, x: Array) -> bool:
     """Say whether every element is certainly finite; traced values are not certain."""
     finite = xp.all(xp.isfinite(x))
     return False if is_traced(finite) else bool(finite)
+
+
+def if_true(condition: Any, then: Callable[[], Array], otherwise: Callable[[], Array]) -> Array:
+    """Return ``then()`` or ``otherwise()``, which are alike; a traced condition is only known when the program runs."""
+    if is_traced(condition):
+        found: Array = sys.modules["jax"].lax.cond(condition, then, otherwise)
+        return found
+    return then() if condition else otherwise()
 
 
 def matmul(xp: ModuleType, a: Array, b: Array) -> Array:

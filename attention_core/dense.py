@@ -8,10 +8,11 @@ it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import ModuleType
 from typing import Literal, TypeAlias, get_args
 
-from .arrays import Array, cast, known_finite, matmul, scalar_like, transpose
+from .arrays import Array, cast, if_true, known_finite, matmul, scalar_like, transpose
 from .problem import Problem, Result
 from .softmax import Softmax, masked_softmax
 
@@ -124,35 +125,41 @@ def drop(problem: Problem, weights: Array) -> Array:
 def over_keys(problem: Problem, weights: Array, visible: Array | None, x: Array) -> Array:
     """Sum ``weights (..., Hq, Lq, Lk)`` times ``x (..., Hkv, Lk, C)`` over the visible keys: ``(..., Hq, Lq, C)``."""
     xp, p = problem.xp, problem
-    seen = _where_needed(p, visible, x)
-    return ungroup_rows(p, _visible_product(xp, group_rows(p, weights), seen, x))
+    weights = group_rows(p, weights)
+    return ungroup_rows(p, _visible_product(xp, weights, x, _where_needed(p, visible, x)))
 
 
 def over_queries(problem: Problem, weights: Array, visible: Array | None, x: Array) -> Array:
     """Sum ``weights (..., Hq, Lq, Lk)`` times ``x (..., Hq, Lq, C)`` over the queries: ``(..., Hkv, Lk, C)``."""
     xp, p = problem.xp, problem
     seen = _where_needed(p, visible, x)
-    seen = None if seen is None else transpose(xp, seen)
-    return _visible_product(xp, transpose(xp, group_rows(p, weights)), seen, group_rows(p, x))
+    swapped = None if seen is None else lambda: transpose(xp, seen())
+    return _visible_product(xp, transpose(xp, group_rows(p, weights)), group_rows(p, x), swapped)
 
 
-def _where_needed(problem: Problem, visible: Array | None, x: Array) -> Array | None:
-    """Return the visible pairs, grouped as the weights are, or ``None`` where an ordinary product does."""
+def _where_needed(problem: Problem, visible: Array | None, x: Array) -> Callable[[], Array] | None:
+    """Return what gives the visible pairs, grouped as the weights are, or ``None`` where an ordinary product does."""
     xp, p = problem.xp, problem
     if visible is None or known_finite(xp, x):
         return None
-    return group_rows(p, xp.broadcast_to(visible, p.sizes.scores))
+    return lambda: group_rows(p, xp.broadcast_to(visible, p.sizes.scores))
 
 
-def _visible_product(xp: ModuleType, weights: Array, seen: Array | None, x: Array) -> Array:
+def _visible_product(xp: ModuleType, weights: Array, x: Array, seen: Callable[[], Array] | None) -> Array:
     if seen is None:
         return matmul(xp, weights, x)
     product = matmul(xp, weights, _finite(xp, x))
+    sound = xp.all(xp.isfinite(x))
+    return if_true(sound, lambda: product, lambda: product + _seen_infinities(xp, seen(), x))
+
+
+def _seen_infinities(xp: ModuleType, seen: Array, x: Array) -> Array:
+    """NaN and infinities where ``seen`` pairs meet them in ``x``, and 0 elsewhere."""
     seen, unknown = xp.astype(seen, x.dtype), xp.isnan(x)
     up = matmul(xp, seen, xp.astype(unknown | (x == xp.inf), x.dtype)) > 0
     down = matmul(xp, seen, xp.astype(unknown | (x == -xp.inf), x.dtype)) > 0
     zero, inf, nan = (scalar_like(xp, number, x) for number in (0.0, xp.inf, xp.nan))
-    return product + xp.where(up & down, nan, xp.where(up, inf, xp.where(down, -inf, zero)))
+    return xp.where(up & down, nan, xp.where(up, inf, xp.where(down, -inf, zero)))
 
 
 def group_rows(problem: Problem, x: Array) -> Array:
