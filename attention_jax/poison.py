@@ -36,7 +36,7 @@ def finite(x: jax.Array) -> jax.Array:
 
 def all_finite(*arrays: jax.Array) -> jax.Array:
     """Say whether there is nothing to take out: by sums, which a CPU does faster than it looks at each number."""
-    return jnp.all(jnp.stack([jnp.sum(x * 0, dtype=jnp.float32) == 0 for x in arrays]))
+    return jnp.all(jnp.stack([jnp.sum(x - x, dtype=jnp.float32) == 0 for x in arrays]))
 
 
 def put_back(work: Work, out: jax.Array, lse: jax.Array, sound: jax.Array) -> tuple[jax.Array, jax.Array]:
