@@ -6,8 +6,6 @@ row NaN; a visible value that is not finite enters its column as ``p @ value`` s
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -19,14 +17,6 @@ from .loops import join, visible_tile, visit
 from .traced_pairs import TracedPairs, TracedSpan
 
 __all__ = ["all_finite", "finite", "put_back"]
-
-
-class Seen(NamedTuple):
-    """What rows see: a bad pair ``(h, R, 1)``, values of ``+inf`` and of ``-inf`` ``(h, R, Dv)``; NaN is both."""
-
-    bad: jax.Array
-    up: jax.Array
-    down: jax.Array
 
 
 def finite(x: jax.Array) -> jax.Array:
@@ -46,36 +36,31 @@ def put_back(work: Work, out: jax.Array, lse: jax.Array, sound: jax.Array) -> tu
 
 def _poisoned(work: Work, out: jax.Array, lse: jax.Array) -> tuple[jax.Array, jax.Array]:
     query, key, value = flatten(work)
+    bad_q, bad_k = (~jnp.all(jnp.isfinite(x), axis=-1, keepdims=True) for x in (query, key))
 
-    def one(item: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
-        index, q, k, v = item
-        bad_q, bad_k = (~jnp.all(jnp.isfinite(x), axis=-1, keepdims=True) for x in (q, k))
-        strips = lax.map(lambda n: _strip(work, index, n, bad_q, bad_k, v), jnp.arange(work.queries.count))
-        return tuple(join(work, x) for x in strips)
+    def one(item: tuple[jax.Array, ...]) -> jax.Array:
+        index, bad_k, v = item
+        nan = jnp.isnan(v)
+        flags = (bad_k, jnp.ones_like(bad_k), nan | (v == jnp.inf), nan | (v == -jnp.inf))
+        columns = jnp.concatenate(flags, axis=-1).astype(jnp.float32)
+        return join(work, lax.map(lambda n: _met(work, index, n, columns), jnp.arange(work.queries.count)))
 
-    bad, up, down = lax.map(one, (jnp.arange(query.shape[0]), query, key, value))
-    bad, up, down = (unflatten_heads(work.spec, x) for x in (bad, up, down))
+    seen = lax.map(one, (jnp.arange(query.shape[0]), bad_k, value))
+    bad = unflatten_heads(work.spec, seen[..., :1] | (seen[..., 1:2] & bad_q))
+    up, down = (unflatten_heads(work.spec, x) for x in jnp.split(seen[..., 2:], 2, axis=-1))
     inf, nan = jnp.asarray(jnp.inf, out.dtype), jnp.asarray(jnp.nan, out.dtype)
     out = out + (jnp.where(up, inf, 0) - jnp.where(down, inf, 0))
     return jnp.where(bad, nan, out), jnp.where(bad[..., 0], nan.astype(lse.dtype), lse)
 
 
-def _strip(work: Work, index: jax.Array, n: jax.Array, bad_q: jax.Array, bad_k: jax.Array, v: jax.Array) -> Seen:
+def _met(work: Work, index: jax.Array, n: jax.Array, columns: jax.Array) -> jax.Array:
+    """Say which flags ``(h, Lk, C)`` of visible keys the rows of a strip meet: ``(h, G, Tq, C)``."""
     queries = work.strip(n)
-    rows = lax.dynamic_slice_in_dim(bad_q, queries.start, queries.size, 2).reshape(work.heads, work.rows, 1)
 
-    def step(seen: Seen, keys: TracedSpan, pairs: TracedPairs, hide: bool) -> Seen:
-        k_tile, v_tile = (lax.dynamic_slice_in_dim(x, keys.start, keys.size, 1) for x in (bad_k, v))
-        visible = visible_tile(work, pairs, hide)
-        bad = jnp.any(visible & (rows | k_tile.mT), axis=-1, keepdims=True)
-        nan = jnp.isnan(v_tile)
-        up, down = (_any_product(visible, nan | (v_tile == x)) for x in (jnp.inf, -jnp.inf))
-        return Seen(seen.bad | bad, seen.up | up, seen.down | down)
+    def step(count: jax.Array, keys: TracedSpan, pairs: TracedPairs, hide: bool) -> jax.Array:
+        tile = lax.dynamic_slice_in_dim(columns, keys.start, keys.size, 1)
+        return count + matmul(jnp, visible_tile(work, pairs, hide).astype(tile.dtype), tile)
 
-    nothing = jnp.zeros((work.heads, work.rows, v.shape[-1]), bool)
-    seen = visit(work, index, n, queries, step, Seen(nothing[..., :1], nothing, nothing), rare=True)
-    return Seen(*(x.reshape(work.heads, work.spec.sizes.group, queries.size, x.shape[-1]) for x in seen))
-
-
-def _any_product(visible: jax.Array, flags: jax.Array) -> jax.Array:
-    return matmul(jnp, visible.astype(jnp.float32), flags.astype(jnp.float32)) > 0
+    start = jnp.zeros((work.heads, work.rows, columns.shape[-1]), columns.dtype)
+    count: jax.Array = visit(work, index, n, queries, step, start, rare=True)
+    return (count > 0).reshape(work.heads, work.spec.sizes.group, queries.size, -1)
