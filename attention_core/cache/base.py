@@ -173,15 +173,18 @@ class Kept(Cache):
     def shortened(self, lengths: Any) -> Array:
         """Return how many tokens are left of each sequence where those at positions ``lengths`` and after go."""
         xp = array_namespace(("lengths", self.lengths))
+        left = xp.minimum(self.ends(lengths) - self.start, self.lengths)
+        return xp.astype(xp.maximum(left, xp.zeros_like(self.lengths)), self.lengths.dtype)
+
+    def ends(self, lengths: Any) -> Array:
+        """Return a caller's ``lengths`` as an array beside the cache's own, or raise for what are none."""
+        xp = array_namespace(("lengths", self.lengths))
         lengths = integer_or_array("lengths", lengths)
         check_padding(lengths, "right", self.batch)
         if isinstance(lengths, int):
-            lengths = xp.asarray(min(max(lengths, 0), FAR), device=device_of(xp, self.lengths))
-        else:
-            array_namespace(("cache", self.lengths), ("lengths", lengths))
-            lengths = as_index(xp, as_array(xp, lengths))
-        left = xp.maximum(xp.minimum(lengths - self.start, self.lengths), xp.zeros_like(self.lengths))
-        return xp.astype(left, self.lengths.dtype)
+            return xp.asarray(min(max(lengths, 0), FAR), device=device_of(xp, self.lengths))
+        array_namespace(("cache", self.lengths), ("lengths", lengths))
+        return as_index(xp, as_array(xp, lengths))
 
     def append(self, key: Array, value: Array, *, lengths: Any = None, padding: str = "right") -> Self:
         check_tokens(self, key, value)

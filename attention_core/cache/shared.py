@@ -81,7 +81,7 @@ class SharedPrefixCache(Cache):
     def truncate(self, lengths: int | Array) -> Self:
         """Return the cache without the tokens at positions ``lengths (...)`` and after; the prompt is left whole."""
         own = self.own.truncate(lengths)
-        below = own.start > lengths
+        below = own.start > own.ends(lengths)
         if not is_traced(below) and bool(array_namespace(("lengths", below)).any(below)):
             raise ValueError("`lengths` are those of whole sequences, and the prompt, which all share, is left whole")
         return replace(self, own=own)

@@ -130,3 +130,13 @@ def test_a_shared_prompt_rounds_once(dtype: Any) -> None:
     assert out.dtype == dtype
     half_unit = np.abs(np.spacing(exact.astype(dtype))).astype(np.float64) / 2
     assert (np.abs(out.astype(np.float64) - exact) <= half_unit + 1e-6).all()  # and float32's own rounding
+
+
+@pytest.mark.parametrize("library", LIGHT)
+def test_lengths_beyond_any_integer_of_the_library_take_nothing_back(library: Library) -> None:
+    x = library.put(drawn(2, 3, 4))
+    prefix = GrowingCache.empty(x, **SIZES).append(x, x)
+    cache = SharedPrefixCache.of(prefix, GrowingCache.empty(x, batch=(3,), **SIZES))
+    np.testing.assert_array_equal(library.get(cache.truncate(10**30).lengths), [3, 3, 3])
+    with pytest.raises(ValueError, match="the prompt, which all share, is left whole"):
+        cache.truncate(-(10**30))
