@@ -80,8 +80,7 @@ class PagedCache(Kept):
 
     def lacks(self) -> Array:
         xp = array_namespace(("lengths", self.lengths))
-        held = xp.sum(xp.astype(self.table != NO_PAGE, self.lengths.dtype), axis=-1, dtype=self.lengths.dtype)
-        return self.lengths > self.page_size * held
+        return self.lengths > self.page_size * _unbroken(xp, self.table)
 
     def stored(self) -> Seen:
         """Return all pages of each sequence side by side: a copy as large as the longest one, or all where traced."""
@@ -165,6 +164,8 @@ class PagedCache(Kept):
         xp = array_namespace(("lengths", self.lengths), ("rows", rows))
         index = row_index(xp, rows, self.batch, self.lengths)
         lengths, old = (take_rows(xp, x, self.batch, index) for x in (self.lengths, self.table))
+        column = xp.arange(old.shape[-1], device=device_of(xp, old))
+        old = xp.where(column < _unbroken(xp, old)[..., None], old, NO_PAGE)  # or a page would take a lost one's place
         table, sources = _repacked(xp, xp.reshape(old, (-1, old.shape[-1])), self.free)
         if not is_traced(table) and bool(xp.any((xp.reshape(table, old.shape) == NO_PAGE) & (old != NO_PAGE))):
             raise ValueError(f"this cache has {self.free.shape[0]} pages, too few for these `rows`: each has its own")
@@ -178,12 +179,17 @@ class PagedCache(Kept):
 def _pages_of(xp: ModuleType, table: Array, columns: Array) -> tuple[Array, Array]:
     """Return the pages of columns ``(B, L)`` of the table, and whether a page is missing there or before."""
     count, most = table.shape
-    every = xp.arange(most, device=device_of(xp, table))[None, :]
-    missing = xp.min(xp.where(table == NO_PAGE, every, most + 0 * every), axis=-1, keepdims=True)
+    missing = _unbroken(xp, table)[:, None]
     first = xp.arange(count, device=device_of(xp, table))[:, None] * most
     places = first + xp.clip(columns, 0, most - 1)
     pages = xp.reshape(xp.take(xp.reshape(table, (-1,)), xp.reshape(places, (-1,))), places.shape)
     return pages, columns >= missing
+
+
+def _unbroken(xp: ModuleType, table: Array) -> Array:
+    """Return how many pages each sequence has before the first that is missing, ``(...)`` of ``(..., max_pages)``."""
+    column, most = xp.arange(table.shape[-1], device=device_of(xp, table)), table.shape[-1]
+    return xp.min(xp.where(table == NO_PAGE, column, most + 0 * column), axis=-1)
 
 
 def _repacked(xp: ModuleType, old: Array, free: Array) -> tuple[Array, Array]:

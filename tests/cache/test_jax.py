@@ -154,6 +154,22 @@ def test_caches_map() -> None:
     assert (cache.lengths == 5).all()
 
 
+@pytest.mark.slow
+def test_no_page_takes_the_place_of_one_that_was_lacking() -> None:
+    """A sequence lacks its third page and gets a fourth, of what another gave back: its rows stay lost."""
+    x = jax.numpy.ones((2, 1, 4, 1))
+    append = jax.jit(lambda held, x, lengths: held.append(x, x, lengths=lengths))
+    full = PagedCache.empty(x, batch=(2,), num_kv_heads=1, depth=1, pages=4, page_size=2).append(x, x)
+    lacking = append(full, x, jax.numpy.asarray([2, 0])).release(jax.numpy.asarray([False, True]))
+    held = append(lacking, x, jax.numpy.asarray([2, 0]))
+    assert (held.table[0] >= 0).tolist() == [True, True, False, True]
+    for kept in (held.take(jax.numpy.asarray([0])), held.truncate(6).take(jax.numpy.asarray([0]))):
+        assert kept.free_pages == 2
+        assert kept.lacks().all()
+        with pytest.raises(ValueError, match="this cache has 2 free pages of 2 tokens"):
+            kept.append(x[:1], x[:1])
+
+
 def test_caches_are_pytrees() -> None:
     grown = GrowingCache.empty(np.ones(1), num_kv_heads=2, depth=4)
     assert len(jax.tree.leaves(jax.tree.map(lambda x: 0, grown))) == 5
