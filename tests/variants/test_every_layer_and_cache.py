@@ -10,6 +10,7 @@ from attention_core import cache, masks, variants
 from attention_core.variants import LinearState
 
 from .every_cache import BAND, CAUSAL, CONFIGURATIONS, WIDTH, WINDOW, Cell, cells, made, prompt
+from .samples import LIGHT, Library
 
 CELLS = cells()
 LAWFUL = [cell for cell in CELLS if cell.word != "no"]
@@ -242,6 +243,23 @@ def test_a_padded_batch_of_multi_head_attention_without_a_cache() -> None:
         layer, batch = made("MultiHeadAttention", **sizes), np.where(np.arange(5)[:, None] < 2, np.nan, X[:, :5])
         out = layer(batch, lengths=3, padding="left")
         np.testing.assert_allclose(out[:, 2:], layer(X[:, 2:5]), rtol=0, atol=1e-13)
+
+
+NEW = [cell for cell in LAWFUL if cell.layer in ("CausalSelfAttention", "MultiHeadAttention") and cell.cache[0] in "GP"]
+
+
+@pytest.mark.parametrize("library", [each for each in LIGHT if each.id != "numpy"])
+@pytest.mark.parametrize("cell", NEW, ids=str)
+def test_layers_of_other_libraries(cell: Cell, library: Library) -> None:
+    for own in cell.configurations():
+        options = {name: getattr(own, name) for name in own.option_names()}
+        weights = {name: library.put(x) for name, x in own.state_dict().items()}
+        layer = type(own).from_state_dict(weights, **options)
+        first, held = layer(library.put(X[:, :3]), cache=cell.empty(layer, (3,), library.put), **cell.call)
+        lengths = {"lengths": library.put(np.array([5, 2, 0])), "padding": "left"}
+        rest, _ = layer(library.put(X[:, 3:]), cache=held, **cell.call, **lengths)
+        got = np.concatenate([library.get(first)[0], library.get(rest)[0]])
+        agree(got, cell.whole(own, X[0]), LENGTH)
 
 
 # JAX: all steps of a decoding are one program
