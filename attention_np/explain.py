@@ -17,7 +17,7 @@ __all__ = ["explain"]
 _WORDS = {
     "bounded": "without a maximum",
     "lazy": "with a reference that rises only when it must",
-    "exact": "by the definition, for what is not finite",
+    "exact": "by the definition, for what is not finite or too large",
 }
 
 

@@ -80,7 +80,8 @@ def forward_tile(call: Call, where: Where, out: Any, lse: Any, space: Workspace)
 
 def way_of(call: Call, bound: float) -> str:
     """Return the way that is tried first: ``"bounded"``, ``"lazy"`` or, by the definition, ``"exact"``."""
-    if not math.isfinite(bound) or call.odd_sinks:
+    rounding = bound * float(np.finfo(call.problem.dtype).eps)  # of a score, by another product not the same
+    if not rounding < -call.exponential.floor / 16 or call.odd_sinks:
         return "exact"
     return "bounded" if call.problem.bias is None and bound <= call.exponential.bound and not call.few else "lazy"
 

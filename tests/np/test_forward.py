@@ -95,6 +95,18 @@ def test_one_far_key_raises_the_reference_of_its_rows() -> None:
         check(Case(make_problem(q, k, v), TileShape(4, 8, 8), few), scale=100)
 
 
+@pytest.mark.parametrize("scale", [1e6, 1e8, 1e10, 1e25])
+def test_scores_whose_rounding_is_large_pick_the_largest(scale: float) -> None:
+    """Two products of one query and one key may differ by more than an exponential spans."""
+    rng = np.random.default_rng(3)
+    q, k, v = (rng.standard_normal((2, 150, 8)).astype(np.float32) for _ in range(3))
+    q *= np.float32(scale)
+    exact = np.where(np.tri(150, dtype=bool), q.astype(np.float64) @ k.astype(np.float64).mT, -np.inf)
+    largest = np.take_along_axis(v, np.argmax(exact, axis=-1)[..., None], axis=1)
+    out = dot_product_attention(q, k, v, mask=masks.causal(), impl="tiled")
+    np.testing.assert_allclose(out, largest, rtol=0, atol=1e-5)
+
+
 def test_real_tiles_of_a_long_call() -> None:
     rng = np.random.default_rng(1)
     q, k, v = (rng.standard_normal((1, 700, 16)).astype(np.float32) for _ in range(3))
