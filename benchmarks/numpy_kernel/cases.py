@@ -29,6 +29,7 @@ class Case:
     backward: bool = False
     threads: int = 1
     hostile: str | None = None
+    mkl: bool = False  # as with the extra `mkl`
     short: bool = False  # stands in the README too
 
     def scores(self) -> int:
@@ -102,7 +103,7 @@ class Case:
 
 def all_cases() -> list[Case]:
     """Return the table's rows."""
-    return [*_whole(), *_masked(), *_decoded(), *_backward(), *_small(), *_hostile()]
+    return [*_whole(), *_with_mkl(), *_masked(), *_decoded(), *_backward(), *_small(), *_hostile()]
 
 
 def _whole() -> list[Case]:
@@ -121,6 +122,14 @@ def _whole() -> list[Case]:
         )
         for prefix, length, depth, threads in sizes
         for mask in (None, "causal")
+    ]
+
+
+def _with_mkl() -> list[Case]:
+    return [
+        replace(case, name=f"extra mkl: {case.name}", peers=("torch",), mkl=True)
+        for case in _whole()
+        if case.queries == 2048
     ]
 
 

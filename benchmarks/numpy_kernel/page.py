@@ -40,4 +40,5 @@ def _machine(machine: dict[str, Any]) -> str:
     blas = ", ".join(f"{each['internal_api']} {each['version']} ({each['architecture']})" for each in machine["blas"])
     load = "" if machine["load"] is None else f", load {machine['load']:.1f} at the start"
     cores = f"{machine['processor']}, {machine['cores']} cores{load}"
-    return f"float32, one thread where nothing else is said; {cores}; {versions}; BLAS: {blas}."
+    rule = "float32, one thread and no MKL where nothing else is said"
+    return f"{rule}; {cores}; {versions}; BLAS: {blas}."

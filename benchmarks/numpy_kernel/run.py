@@ -9,7 +9,7 @@ from typing import Any
 
 from threadpoolctl import threadpool_limits
 
-from attention_np.config import set_num_threads, show_config
+from attention_np.config import set_num_threads, show_config, use_provider
 
 from ..published import Published, machine, options
 from ..turns import Run, compare, exponent
@@ -42,19 +42,23 @@ def _options() -> argparse.ArgumentParser:
 
 def measure(case: Case, seconds: float, report: dict[str, Any]) -> None:
     """Add a case's rows to the report, everybody on the case's number of threads."""
+    if case.mkl and "mkl" not in report["machine"]["versions"]:
+        print(f"{case.name:36} not measured: mkl is not installed")
+        return
+    use_provider("auto" if case.mkl else "numpy")
     set_num_threads(case.threads)
     with threadpool_limits(case.threads):
         others = {name: run for name in case.peers if (run := _ready(name, case)) is not None}
         for row in compare(case.ours(), others, seconds, pause=0.02 if case.threads > 1 else 0.0):
             report["rows"].append({"case": case.name, "threads": case.threads, "short": case.short, **row})
-            form = "{case:32} vs {peer:12} {ratio:6.2f}  ({low:.2f} .. {high:.2f})  {ours_ms:10.3f} ms"
+            form = "{case:36} vs {peer:12} {ratio:6.2f}  ({low:.2f} .. {high:.2f})  {ours_ms:10.3f} ms"
             print(form.format(**report["rows"][-1]), flush=True)
 
 
 def _ready(name: str, case: Case) -> Run | None:
     module, make = PEERS[name]
     if util.find_spec(module) is None:
-        print(f"{case.name:32} vs {name:12} not measured: {module} is not installed")
+        print(f"{case.name:36} vs {name:12} not measured: {module} is not installed")
         return None
     if module == "torch":
         import torch
@@ -63,7 +67,7 @@ def _ready(name: str, case: Case) -> Run | None:
     try:
         return make(case)
     except RuntimeError as error:  # flex_attention needs a C++ compiler
-        print(f"{case.name:32} vs {name:12} not measured: {str(error).splitlines()[0]}")
+        print(f"{case.name:36} vs {name:12} not measured: {str(error).splitlines()[0]}")
         return None
 
 
