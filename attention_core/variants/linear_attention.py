@@ -135,24 +135,27 @@ def _feature(xp: ModuleType, x: Array) -> Array:
 def _and_real(xp: ModuleType, x: Array, key_mask: Array | None, lengths: Any, padding: str) -> Array | None:
     """Return the mask of tokens that may be attended to and are no padding."""
     check_padding(lengths, padding, tuple(x.shape[:-2]))
+    if key_mask is not None:
+        _check_key_mask(x, key_mask)
     if lengths is None:
         return key_mask
     real = token_positions(xp, 0, x.shape[-2], lengths, padding, x) >= 0
     return real if key_mask is None else real & key_mask
 
 
-def _seen(xp: ModuleType, keys: Array, key_mask: Array | None) -> Array:
-    """Zeros for what may not be attended to: in features and in values, whatever stands there (``0 * NaN`` is NaN)."""
-    if key_mask is None:
-        return keys
-    shape, expected = tuple(getattr(key_mask, "shape", ())), (*keys.shape[:-3], keys.shape[-2])
+def _check_key_mask(x: Array, key_mask: Any) -> None:
+    shape, expected = tuple(getattr(key_mask, "shape", ())), tuple(x.shape[:-1])
     if "bool" not in str(getattr(key_mask, "dtype", None)) or shape[-1:] != expected[-1:] or not fits(shape, expected):
         raise ValueError(
             f"`key_mask` must be booleans that broadcast to (..., L) = {expected}, True = may be attended to; "
             f"got {describe(key_mask)} of shape {shape}"
         )
-    array_namespace(("key_mask", key_mask), ("x", keys))
-    return xp.where(key_mask[..., None, :, None], keys, xp.zeros_like(keys))
+    array_namespace(("key_mask", key_mask), ("x", x))
+
+
+def _seen(xp: ModuleType, keys: Array, key_mask: Array | None) -> Array:
+    """Zeros for what may not be attended to: in features and in values, whatever stands there (``0 * NaN`` is NaN)."""
+    return keys if key_mask is None else xp.where(key_mask[..., None, :, None], keys, xp.zeros_like(keys))
 
 
 def _check_state(state: Any, keys: Array, values: Array) -> None:

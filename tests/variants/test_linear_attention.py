@@ -60,6 +60,9 @@ def test_a_wrong_state_or_mask_says_what_is_wrong() -> None:
         ({"key_mask": np.ones((3, 13), bool)}, ValueError, r"broadcast to \(..., L\) = \(2, 13\)"),
         ({"key_mask": np.ones((2, 13), int)}, ValueError, "got an array of int64"),
         ({"key_mask": [True] * 13}, ValueError, "got a list"),
+        ({"key_mask": [True] * 13, "lengths": 4}, ValueError, "got a list"),
+        ({"key_mask": np.ones((2, 13)), "lengths": 4}, ValueError, "got an array of float64"),
+        ({"key_mask": np.ones((2, 12), bool), "lengths": 4}, ValueError, r"broadcast to \(..., L\) = \(2, 13\)"),
     ]
     for call, kind, words in wrong:
         with pytest.raises(kind, match=words):
