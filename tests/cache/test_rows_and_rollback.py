@@ -12,6 +12,16 @@ from tests.cache.kinds import D_IN, KINDS, alone, growing, layer, shared, static
 from tests.variants.samples import LIGHT, Library
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
+FEW = ("growing", "static", "sliding", "paged")  # on other libraries; the others with the slow tests
+every_kind_and_library = pytest.mark.parametrize(
+    ("kind", "library"),
+    [
+        pytest.param(kind, *each.values, id=f"{kind}-{each.id}", marks=[*each.marks, *slow])
+        for each in LIGHT
+        for kind in KINDS
+        for slow in [[] if each.id == "numpy" or kind in FEW else [pytest.mark.slow]]
+    ],
+)
 LENGTHS = np.array([4, 1, 3])
 MORE = np.random.default_rng(9).normal(size=(4, 2, D_IN))
 
@@ -35,8 +45,7 @@ def as_if_alone(out: np.ndarray, before: list[np.ndarray], more: np.ndarray, win
         np.testing.assert_allclose(item, whole[len(was) :], rtol=0, atol=1e-12)
 
 
-@every_kind
-@pytest.mark.parametrize("library", LIGHT)
+@every_kind_and_library
 def test_taken_rows_go_on_as_the_sequences_that_they_were(kind: str, library: Library) -> None:
     made, cache, x = begun(kind, library.put)
     rows = np.array([2, 0, 0, 1])
@@ -58,8 +67,7 @@ def test_rows_are_those_of_the_last_batch_axis(kind: str, rows: np.ndarray) -> N
         as_if_alone(out[item], [x[item, n, :4] for n in chosen], more[item], window)
 
 
-@every_kind
-@pytest.mark.parametrize("library", LIGHT)
+@every_kind_and_library
 def test_tokens_taken_back_are_as_if_they_had_never_come(kind: str, library: Library) -> None:
     """Three guesses, NaN of which none may remain; of the sequences 2, 3 and none of them are taken back."""
     made, cache, x = begun(kind, library.put)

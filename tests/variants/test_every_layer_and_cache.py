@@ -17,7 +17,12 @@ LAWFUL = [cell for cell in CELLS if cell.word != "no"]
 REFUSED = [cell for cell in CELLS if cell.word == "no"]
 LENGTH = 8  # beyond the window of 3, and over the bounds of pages
 SPLITS = [(1,) * 8, (3, 1, 4), (7, 0, 1)]
-CHUNKS = [(np.array([4, 0, 2]), 4), (np.array([1, 1, 0]), 1), (np.array([0, 3, 5]), 5), (np.array([1, 1, 1]), 1)]
+CHUNKS = [  # how many tokens of each sequence are real, of how many, and on which side padding stands
+    (np.array([4, 0, 2]), 4, "left"),
+    (np.array([1, 1, 0]), 1, "left"),
+    (np.array([0, 3, 5]), 5, "right"),
+    (np.array([1, 1, 1]), 1, "right"),
+]
 Step = Callable[..., tuple[Any, Any]]
 X = np.random.default_rng(1).normal(size=(3, LENGTH, WIDTH))
 
@@ -38,10 +43,10 @@ def every_split(step: Step, empty: Any, wholes: list[list[np.ndarray]]) -> None:
             agree(got, whole, LENGTH)
 
 
-def padded_calls(step: Step, empty: Any, wholes: list[list[np.ndarray]], padding: str, chunks: Any) -> None:
+def padded_calls(step: Step, empty: Any, wholes: list[list[np.ndarray]]) -> None:
     """Sequences of unequal lengths in calls that pad each as it needs, with NaN."""
     held, taken, outs = empty, np.zeros(3, int), [[], [], []]
-    for lengths, count in chunks:
+    for lengths, count, padding in CHUNKS:
         at = [slice(0, n) if padding == "right" else slice(count - n, count) for n in lengths]
         now = np.full((3, count, WIDTH), np.nan)
         for n, place in enumerate(at):
@@ -74,8 +79,7 @@ def the_law(step: Step, empty: Any, wholes: list[list[np.ndarray]]) -> None:
     every_split(step, empty, wholes)
     left_padded_prefill_then_tokens(step, empty, wholes)
     with np.errstate(invalid="ignore"):
-        for padding in ("left", "right"):
-            padded_calls(step, empty, wholes, padding, CHUNKS)
+        padded_calls(step, empty, wholes)
 
 
 EVERY_DAY = [(cell, 0) for cell in LAWFUL] + [(cell, 1) for cell in LAWFUL if cell.cache == "GrowingCache"]
