@@ -22,6 +22,7 @@ __all__ = ["Operands", "Spec", "Work", "flatten", "operands_of", "spec_of", "unf
 _CUT = 4  # small tiles are a quarter as long
 _STEP = 2**14  # what a step of the loops costs besides its scores, in scores
 _MOST_TILES = 2**12  # that are asked of a mask while tracing
+_ROOM = 4  # tiles of scores that the forward pass may hold at once, where heads of one tile each share a step
 
 
 class Operands(NamedTuple):
@@ -123,8 +124,8 @@ def _unravel(index: jax.Array, shape: tuple[int, ...]) -> tuple[jax.Array, ...]:
     return tuple(reversed(digits))
 
 
-def work_of(spec: Spec, operands: Operands) -> Work:
-    """Plan the loops of a call."""
+def work_of(spec: Spec, operands: Operands, *, wide: bool = False) -> Work:
+    """Plan the loops of a call; ``wide`` for the forward pass, whose step holds a third of the backward's arrays."""
     sizes = spec.sizes
     static = (spec.query_positions, spec.key_positions)
     traced = (operands.query_positions, operands.key_positions)
@@ -134,7 +135,8 @@ def work_of(spec: Spec, operands: Operands) -> Work:
     mask = operands.mask
     settled = mask is None or (mask.is_static() and None not in static)
     queries, keys, schedule = _plan(spec, mask, replace(pairs, xp=np) if settled else None)
-    return Work(spec, operands, queries, keys, schedule, pairs, _heads_of_a_tile(spec, queries.size, keys.size))
+    room = _ROOM if wide and queries.count == keys.count == 1 else 1
+    return Work(spec, operands, queries, keys, schedule, pairs, _heads_of_a_tile(spec, queries.size, keys.size, room))
 
 
 def _plan(spec: Spec, mask: Any, pairs: Any) -> tuple[Tiling, Tiling, Schedule]:
@@ -154,9 +156,9 @@ def _plan(spec: Spec, mask: Any, pairs: Any) -> tuple[Tiling, Tiling, Schedule]:
     return min(plans, key=lambda each: cost(*each))
 
 
-def _heads_of_a_tile(spec: Spec, queries: int, keys: int) -> int:
-    """Return the largest divisor of the number of key/value heads whose scores still fit a tile."""
-    most = max(1, spec.rows * spec.columns // (spec.sizes.group * queries * keys))
+def _heads_of_a_tile(spec: Spec, queries: int, keys: int, room: int) -> int:
+    """Return the largest divisor of the number of key/value heads whose scores still fit ``room`` tiles."""
+    most = max(1, room * spec.rows * spec.columns // (spec.sizes.group * queries * keys))
     return max(n for n in range(1, min(most, spec.sizes.kv_heads) + 1) if spec.sizes.kv_heads % n == 0)
 
 

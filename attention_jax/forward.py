@@ -50,7 +50,7 @@ def forward(spec: Spec, operands: Operands) -> tuple[jax.Array, jax.Array]:
 
     The loops read tiles from the whole arrays: of a long cache, a call touches no more than the mask leaves.
     """
-    work = work_of(spec, operands)
+    work = work_of(spec, operands, wide=True)
     query, key, value = flatten(work)
 
     def one(index: jax.Array) -> tuple[jax.Array, ...]:
