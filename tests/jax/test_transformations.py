@@ -207,3 +207,15 @@ def test_empty_sizes(empty: str) -> None:
     assert not bool(out.any()) or empty == "depth"
     assert bool((lse == -jnp.inf).all()) or empty not in ("keys",)
     assert all(g.shape == x.shape for g, x in zip(gradient(partial(loss, "auto"))(*given), given, strict=True))
+
+
+def products(jaxpr: Any) -> int:
+    """Count the products that run whatever a condition says."""
+    inner = [eqn.params["jaxpr"].jaxpr for eqn in jaxpr.eqns if "jaxpr" in eqn.params]
+    return sum(eqn.primitive.name == "dot_general" for eqn in jaxpr.eqns) + sum(map(products, inner))
+
+
+def test_the_definition_multiplies_a_finite_value_once() -> None:
+    x = jnp.zeros((2, 3, 4))
+    call = partial(attention.dot_product_attention, mask=masks.causal(), impl="dense")
+    assert products(jax.make_jaxpr(call)(x, x, x).jaxpr) == 2
