@@ -7,7 +7,7 @@ from math import prod
 from types import ModuleType
 from typing import Any, ClassVar, NamedTuple, Self, Unpack
 
-from ..arrays import Array, array_namespace, as_array, device_of, scalar_like
+from ..arrays import Array, array_namespace, as_array, cast, common_dtype, compute_dtype, device_of, scalar_like
 from ..attention import dot_product_attention
 from ..checks import check_dtypes
 from ..masks import Mask, causal
@@ -204,9 +204,14 @@ class Kept(Cache):
     ) -> tuple[Any, Self]:
         check_tokens(self, key, value, query)
         check_call(mask, call, self.reach)
+        xp = array_namespace(("query", query))
+        dtype = common_dtype(xp, query.dtype, key.dtype, value.dtype)
+        if dtype != self.keys.dtype:  # a call of 16 bits may meet a cache of the other 16
+            query = cast(xp, query, compute_dtype(xp, dtype))
         positions, seen, cache = self._extended(key, value, lengths, padding)
         result = look(query, positions, seen, mask if lengths is None else both(mask, real()), call)
-        return (result if return_lse else result.out), cache
+        out = cast(xp, result.out, dtype)
+        return (Result(out, result.lse) if return_lse else out), cache
 
     def _extended(self, key: Array, value: Array, lengths: Any, padding: str) -> tuple[Array, Seen, Self]:
         count = key.shape[-2]

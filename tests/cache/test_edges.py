@@ -140,3 +140,25 @@ def test_lengths_beyond_any_integer_of_the_library_take_nothing_back(library: Li
     np.testing.assert_array_equal(library.get(cache.truncate(10**30).lengths), [3, 3, 3])
     with pytest.raises(ValueError, match="the prompt, which all share, is left whole"):
         cache.truncate(-(10**30))
+
+
+HALVES = (np.float16, ml_dtypes.bfloat16)
+
+
+@pytest.mark.parametrize("kind", [GrowingCache, StaticCache, SlidingCache, PagedCache, SharedPrefixCache])
+@pytest.mark.parametrize("held", [*HALVES, np.float32, np.float64])
+@pytest.mark.parametrize("called", [*HALVES, np.float32])
+def test_the_output_has_the_dtype_of_the_call(kind: Any, held: Any, called: Any) -> None:
+    """Whatever the cache holds; a half is rounded once."""
+    like, x = np.ones(1, held), drawn(3, 2, 3, 4).astype(called)
+    sizes = {StaticCache: {"capacity": 5}, SlidingCache: {"window": 3}, PagedCache: {"pages": 9, "page_size": 2}}
+    own = GrowingCache if kind is SharedPrefixCache else kind
+    cache: Any = own.empty(like, batch=(3,), **SIZES, **sizes.get(kind, {}))
+    if kind is SharedPrefixCache:
+        cache = SharedPrefixCache.of(GrowingCache.empty(like, **SIZES), cache)
+    out, _ = cache.attend(x, x, x, mask=masks.sliding_window(2, 0))
+    assert out.dtype == called
+    wide = x.astype(np.float64)
+    expected = dot_product_attention(wide, wide, wide, mask=masks.sliding_window(2, 0), impl="dense")
+    error = 2.0**-6 if ml_dtypes.bfloat16 in (held, called) else 2.0**-9
+    np.testing.assert_allclose(out.astype(np.float64), expected, rtol=0, atol=error)
