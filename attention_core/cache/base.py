@@ -237,6 +237,11 @@ def check_tokens(cache: Kept, key: Array, value: Array, query: Array | None = No
             raise ValueError(f"`{name}` has shape {tuple(x.shape)}; this cache takes {expected}")
     if query is not None and query.shape[-2] != key.shape[-2]:
         raise ValueError(f"`query` has length {query.shape[-2]}, but `key` has {key.shape[-2]}: they are of one token")
+    if query is not None and (query.shape[-1] != depth or query.shape[-3] % heads):
+        raise ValueError(
+            f"`query` has {query.shape[-3]} heads of depth {query.shape[-1]}; this cache takes {depth} deep ones, "
+            f"their number a multiple of {heads}"
+        )
 
 
 def look(query: Array, positions: Array, seen: Seen, mask: Any, call: LookCall) -> Result:

@@ -31,6 +31,8 @@ CALLS: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: grown().append(X.astype(int), X), TypeError, "`key` has dtype int64"),
     (lambda: grown().append([1.0], X), TypeError, "`key` must be an array; got a list"),
     (lambda: grown().attend(X[:, :2], X, X), ValueError, "`query` has length 2, but `key` has 3"),
+    (lambda: grown().attend(X[:1], X, X), ValueError, "`query` has 1 heads of depth 4; .* a multiple of 2"),
+    (lambda: grown().attend(X[..., :3], X, X), ValueError, "`query` has 2 heads of depth 3; this cache takes 4 deep"),
     (lambda: grown().positions(-1), ValueError, "`count` must be at least 0"),
     (lambda: grown().positions(2, padding="left"), ValueError, "give their `lengths` too"),
     (lambda: grown(batch=(2,)).positions(2, lengths=np.ones(3, int)), ValueError, r"`lengths` has shape \(3,\)"),
