@@ -228,7 +228,8 @@ def rule(fn: Callable[..., Array], *params: Any) -> Mask:
 
     The arguments are integer arrays that broadcast against each other, for a tile at a time, so write it with operators
     and the functions of their library. Arrays that the rule needs go in as ``params`` (a function that closes over
-    traced arrays cannot be differentiated through by a custom rule).
+    traced arrays cannot be differentiated through by a custom rule), and so does what changes: a compiled call asks a
+    function once, and never again what else it reads.
 
     >>> from attention_np import masks
     >>> every_third = masks.rule(lambda batch, head, query, key: (query + key) % 3 == 0)
