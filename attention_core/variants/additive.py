@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, ClassVar, Self, Unpack
 
-from ..arrays import Array, array_namespace, cast, common_dtype, compute_dtype, device_of
+from ..arrays import Array, array_namespace, broadcast_shapes, cast, common_dtype, compute_dtype, device_of
 from ..biases import dense
 from ..checks import check_dtypes
 from ..problem import Result
@@ -87,7 +87,9 @@ class AdditiveAttention(Layer):
     def scores(self, query: Array, key: Array | KeysValues) -> Array:
         """Return ``w_v . tanh(W_q query_i + W_k key_j)``, ``(..., L, L_2)``, in the compute dtype."""
         xp = check_inputs(self.W_q.weight.shape[-1], self.state_dict(), {"query": query})
-        answers = (key if isinstance(key, KeysValues) else self.keys_values(key)).keys[..., 0, :, :]
+        answers = (key if isinstance(key, KeysValues) else self.keys_values(key)).keys
+        _check_answers(query, answers, self.W_q.weight.shape[0])
+        answers = answers[..., 0, :, :]
         asked = self.W_q(cast(xp, query, compute_dtype(xp, query.dtype, answers.dtype)))
         return self.w_v(xp.tanh(asked[..., :, None, :] + answers[..., None, :, :]))[..., 0]
 
@@ -119,6 +121,19 @@ class AdditiveAttention(Layer):
         result = attention_result(asked, KeysValues(answers, values), None, return_weights, call)
         out = cast(xp, result.out[..., 0, :, :], common_dtype(xp, *(x.dtype for x in named.values())))
         return out if result.weights is None else Result(out, None, result.weights[..., 0, :, :])
+
+
+def _check_answers(query: Array, keys: Array, hidden: int) -> None:
+    """Keys are those that this layer made, of a batch that goes with the query's."""
+    if keys.ndim < 3 or (keys.shape[-3], keys.shape[-1]) != (1, hidden):
+        raise ValueError(
+            f"`key` holds keys of shape {tuple(keys.shape)}; those of this layer are (..., 1, L_2, {hidden})"
+        )
+    try:
+        broadcast_shapes(tuple(query.shape[:-2]), tuple(keys.shape[:-3]))
+    except ValueError:
+        named = f"`query` {tuple(query.shape[:-2])}, `key` {tuple(keys.shape[:-3])}"
+        raise ValueError(f"the batch axes of query and key must broadcast together; got {named}") from None
 
 
 def _nothing(xp: ModuleType, scores: Array, value: Array) -> tuple[Array, Array]:

@@ -80,3 +80,14 @@ def test_additive_attention_differentiates_in_jax() -> None:
         step[index] = 1e-5
         wanted = (by_loops(weight + step) - by_loops(weight - step)) / 2e-5
         assert gradient[index] == pytest.approx(wanted, rel=1e-6, abs=1e-9)
+
+
+def test_keys_that_do_not_go_with_the_query_say_so() -> None:
+    layer = made(AdditiveAttention, **ADDITIVE)
+    query, key = drawn(2, 3, 3), drawn(2, 6, 4)
+    with pytest.raises(ValueError, match=r"of query and key must broadcast together; got `query` \(2,\), `key` \(3,\)"):
+        layer(query, drawn(3, 6, 4))
+    prepared = layer.keys_values(key)
+    for wrong in (prepared.keys[..., :4], np.repeat(prepared.keys, 2, axis=-3), prepared.keys[0, 0]):
+        with pytest.raises(ValueError, match=r"those of this layer are \(..., 1, L_2, 5\)"):
+            layer(query, prepared._replace(keys=wrong))
