@@ -24,18 +24,30 @@ class Shape(TypedDict, total=False):
     value_depth: int | None
 
 
-def made_like(
-    like: Array, *, batch: Any = (), num_kv_heads: Any, depth: Any, value_depth: Any = None
-) -> tuple[ModuleType, tuple[int, ...], int, tuple[int, int]]:
-    """Return the library of ``like``, and checked sizes: batch axes, heads, and the depths of keys and values."""
+def made_like(like: Array, shape: Shape) -> tuple[ModuleType, tuple[int, ...], int, tuple[int, int]]:
+    """Return the library of ``like``, and checked sizes: batch axes, heads, and the depths of keys and of values."""
     xp = array_namespace(("like", like))
     check_dtypes(xp, like=like)
+    _check_names(shape)
+    batch = shape.get("batch", ())
     if not isinstance(batch, tuple):
         raise TypeError(f"`batch` must be a tuple of sizes, () for none; got {describe(batch)}")
     batch = tuple(static_int("batch", size, least=0) for size in batch)
-    depth = static_int("depth", depth, least=0)
+    depth, value_depth = static_int("depth", shape["depth"], least=0), shape.get("value_depth")
     value_depth = depth if value_depth is None else static_int("value_depth", value_depth, least=0)
-    return xp, batch, static_int("num_kv_heads", num_kv_heads, least=1), (depth, value_depth)
+    return xp, batch, static_int("num_kv_heads", shape["num_kv_heads"], least=1), (depth, value_depth)
+
+
+def _check_names(shape: Shape) -> None:
+    names = tuple(Shape.__annotations__)
+    for name in shape:
+        if name not in names:
+            raise TypeError(
+                f"an empty cache of this class has no size `{name}`; what every cache has: {', '.join(names)}"
+            )
+    for name in ("num_kv_heads", "depth"):
+        if name not in shape:
+            raise TypeError(f"an empty cache needs the size `{name}`")
 
 
 def empty_arrays(like: Array, xp: ModuleType, *shapes: tuple[int, ...]) -> tuple[Array, ...]:

@@ -40,7 +40,7 @@ class GrowingCache(Kept):
     @classmethod
     def empty(cls, like: Array, **shape: Unpack[Shape]) -> Self:
         """Return a cache without tokens, of the library, dtype and device of ``like``."""
-        xp, batch, heads, depths = made_like(like, **shape)
+        xp, batch, heads, depths = made_like(like, shape)
         keys, values = empty_arrays(like, xp, *((*batch, heads, 0, size) for size in depths))
         places = xp.zeros((*batch, 0), dtype=default_int(xp), device=device_of(xp, like))
         return cls(keys, values, places, *no_tokens(like, xp, batch))

@@ -59,7 +59,7 @@ class PagedCache(Kept):
 
         A sequence may have ``max_pages`` pages, by default all there are.
         """
-        xp, batch, heads, depths = made_like(like, **shape)
+        xp, batch, heads, depths = made_like(like, shape)
         pages, size = static_int("pages", pages, least=1), static_int("page_size", page_size, least=1)
         most = pages if max_pages is None else static_int("max_pages", max_pages, least=1)
         keys, values = empty_arrays(like, xp, *((pages, heads, size, each) for each in depths))

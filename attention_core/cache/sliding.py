@@ -48,7 +48,7 @@ class SlidingCache(Kept):
     @classmethod
     def empty(cls, like: Array, *, window: int, spare: int = 0, **shape: Unpack[Shape]) -> Self:
         """Return a cache without tokens, of the library, dtype and device of ``like``."""
-        xp, batch, heads, depths = made_like(like, **shape)
+        xp, batch, heads, depths = made_like(like, shape)
         window, spare = static_int("window", window, least=1), static_int("spare", spare, least=0)
         keys, values = empty_arrays(like, xp, *((*batch, heads, window + spare, size) for size in depths))
         first, _ = no_tokens(like, xp, batch)  # an array of its own: JAX gives no buffer away twice

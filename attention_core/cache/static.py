@@ -40,7 +40,7 @@ class StaticCache(Kept):
     @classmethod
     def empty(cls, like: Array, *, capacity: int, **shape: Unpack[Shape]) -> Self:
         """Return a cache without tokens, of the library, dtype and device of ``like``."""
-        xp, batch, heads, depths = made_like(like, **shape)
+        xp, batch, heads, depths = made_like(like, shape)
         capacity = static_int("capacity", capacity, least=1)
         keys, values = empty_arrays(like, xp, *((*batch, heads, capacity, size) for size in depths))
         return cls(keys, values, *no_tokens(like, xp, batch))

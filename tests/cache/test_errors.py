@@ -46,6 +46,12 @@ CALLS: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: grown(batch=3), TypeError, "`batch` must be a tuple of sizes"),
     (lambda: cache.GrowingCache.empty([1.0], **SIZES), TypeError, "`like` must be an array"),
     (lambda: cache.GrowingCache.empty(np.ones(1, int), **SIZES), TypeError, "`like` has dtype int64"),
+    (
+        lambda: cache.GrowingCache.empty(LIKE, **SIZES, capacity=3),
+        TypeError,
+        "this class has no size `capacity`; what every",
+    ),
+    (lambda: cache.GrowingCache.empty(LIKE, num_kv_heads=1), TypeError, "an empty cache needs the size `depth`"),
     (lambda: cache.StaticCache.empty(LIKE, **SIZES, capacity=0), ValueError, "`capacity` must be at least 1"),
     (lambda: cache.SlidingCache.empty(LIKE, **SIZES, window=2.0), TypeError, "`window` must be a Python integer"),
     (lambda: cache.SharedPrefixCache.of(grown(batch=(2,)), grown()), ValueError, "`prefix` is one prompt, without"),
