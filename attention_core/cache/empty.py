@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import ModuleType
-from typing import Any, Required, TypedDict
+from typing import Required, TypedDict
 
 from ..arrays import Array, array_namespace, default_int, describe, device_of
 from ..checks import check_dtypes
