@@ -58,8 +58,9 @@ class TileGradient:
         place, p = call.place(where), call.problem
         heads, cut = slice(*place.heads), slice(*tile.rows)
         queries = scaled_queries(call, where, space)
-        logs = work.lse[item][heads, cut].reshape(-1) * p.dtype.type(call.exponential.unit)
-        logs = np.where(logs == -np.inf, 0, logs)  # such rows see nothing
+        lse = work.lse[item][heads, cut].reshape(-1)
+        lse = np.where(lse == -np.inf, 0, lse)  # such rows see nothing; others may become -inf in the next line
+        logs = lse * p.dtype.type(call.exponential.unit)
         queries[:, -1] = 0 if p.softcap is not None else -logs
         douts = space.take("douts", (len(logs), p.sizes.value_depth + 1), p.dtype)
         douts[:, :-1] = work.dout[item][heads, cut].reshape(len(logs), -1)

@@ -7,7 +7,7 @@ import pytest
 
 from attention_core import masks
 from attention_core.problem import make_problem
-from attention_np import vjp
+from attention_np import exponent, vjp
 from attention_np.backward import tiled_backward
 from attention_np.bias_gradient import diagonal_sums
 from attention_np.forward import tiled_forward
@@ -101,3 +101,17 @@ def test_the_public_vjp_takes_it() -> None:
 def test_diagonal_sums_by_hand() -> None:
     x = np.array([[[1.0, 2], [10, 20], [100, 200]]])
     np.testing.assert_array_equal(diagonal_sums(x), [[100, 10 + 200, 1 + 20, 2]])
+
+
+@pytest.mark.parametrize("base2", [False, True])
+def test_rows_whose_lse_has_no_number_in_another_base(base2: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Times log2(e) the lowest number is ``-inf``, which would say that such a row sees nothing."""
+    monkeypatch.setenv("ARRAY_ATTENTION_GEMM", "numpy")
+    monkeypatch.setattr(exponent, "_is_vectorised", lambda name, dtype: base2)
+    exponent._exponential.cache_clear()
+    q, k, v, dout = np.random.default_rng(5).normal(size=(4, 1, 7, 3)).astype(np.float32)
+    bias = np.full((7, 7), np.finfo(np.float32).min)
+    gradient = vjp(q, k, v, bias=bias, scale=0.0, impl="tiled")[1](dout).value
+    np.testing.assert_allclose(gradient, np.broadcast_to(dout.mean(axis=-2), v.shape), rtol=1e-5, atol=1e-6)
+    monkeypatch.undo()
+    exponent._exponential.cache_clear()
