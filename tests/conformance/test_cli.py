@@ -104,7 +104,8 @@ def test_run_knows_what_the_users_file_expects(command, tmp_path):
 
 
 def test_run_pins_cases_by_version(command):
-    assert "0 cases" in command("run", "--impl", "numpy", "--since", "0.0.9").stdout
+    none = command("run", "--impl", "numpy", "--since", "0.0.9")
+    assert (none.exit_code, "no case is left to ask" in none.stderr) == (2, True)
     wrong = command("run", "--impl", "numpy", "--since", "latest")
     assert (wrong.exit_code, "`latest` is no version" in wrong.stderr) == (2, True)
 
