@@ -133,8 +133,8 @@ def _cell(cell: Cell, narrow: bool) -> str:
     if cell.state == DIFFERS:
         return f"[{style}]{WORDS[DIFFERS]}[/] {escape(' '.join(cell.variants))}"
     if cell.state in (FAIL, ERROR):
-        bad = counts[FAIL] + counts[ERROR]
-        return f"[{style}]{WORDS[cell.state]} {bad}/{len(cell.rows)}[/]"
+        found = ", ".join(f"{WORDS[each]} {counts[each]}" for each in (FAIL, ERROR) if counts[each])
+        return f"[{style}]{found}[/] of {len(cell.rows)}"
     return f"[{style}]{'–' if narrow and cell.state == UNSUPPORTED else WORDS[cell.state]}[/]"
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from .peers import PEERS
 
 PICTURE = "![Each peer's time divided by ours, a row a case: right of 1 ours is faster](images/jax.png)"
+HEADS = "Rows differ in their heads (1 to 32): compare ratios, not milliseconds."
 LEFT_OUT = ("L 128", "L 512", "D 128, gradients")  # of the README's table
 
 
@@ -25,7 +26,7 @@ def table(report: dict[str, Any], short: bool) -> str:
 def _figures(report: dict[str, Any]) -> list[str]:
     machine = report["machine"]
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
-    lines = [f"Measured with {machine['threads']} threads on {machine['processor']}: {versions}, float32."]
+    lines = [f"Measured with {machine['threads']} threads on {machine['processor']}: {versions}, float32.", HEADS]
     if "memory_mib" in report:
         cells = ", ".join(f"{name} {mib:.0f} MiB" for name, mib in report["memory_mib"].items())
         lines.append(f"Peak memory beyond inputs and results, causal with gradients, L 8192, one head: {cells}.")
