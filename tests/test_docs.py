@@ -19,7 +19,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-COMPILES_MUCH = ("jax.md", "jax_nn.md", "torch.md")  # CI runs all pages once more, with PyTorch installed
+# CI runs all pages once more, with PyTorch installed.
+COMPILES_MUCH = ("caches.md", "jax.md", "jax_nn.md", "masks.md", "torch.md")
 PACKAGES = ("attention_core", "attention_np", "attention_jax", "conformance")
 MODULES = sorted(
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")

@@ -109,6 +109,7 @@ def test_article_draws_its_weights(run: Callable[..., str], tmp_path: Path) -> N
     assert np.ptp(pixels[pixels[..., 3] == 1][:, :3], axis=0).min() > 0.3, "the tables have no colours"
 
 
+@pytest.mark.slow
 def test_the_layer_learns_to_look_up(run: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
     for needed in ("jax", "optax"):
         pytest.importorskip(needed, reason=f"the training example needs {needed}")

@@ -35,7 +35,9 @@ def empty_of(kind: str, batch: tuple[int, ...]) -> Any:
     return on_jax(shared(made, static(made, batch), tokens((), PROMPT)) if empty is None else empty(made, batch))
 
 
-@pytest.mark.parametrize("kind", ["static", "sliding", "paged", pytest.param("shared", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "kind", ["static", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("sliding", "paged", "shared"))]
+)
 def test_a_scan_over_tokens_of_some_sequences_is_each_alone(kind: str) -> None:
     """Seven steps, in each of which some sequences get a token and some none."""
     window = KINDS[kind][0]

@@ -130,7 +130,7 @@ def test_an_exception_of_a_users_function_is_an_error_and_does_not_end_the_run(c
         (("run", "--impl", "nobody:f"), "`nobody:f`: no module `nobody` here or installed"),
         (("run", "--impl", f"{WRONG}:nobody"), f"`{WRONG}` has no `nobody`"),
         (("run", "--impl", f"{WRONG}:NAMED"), "is neither a function nor an adapter"),
-        (("run", "--group", "nobody"), "no group begins with `nobody`; the groups are article-embedding"),
+        (("run", "--impl", "numpy", "--group", "nobody"), "no group begins with `nobody`; the groups are article-"),
         (("show", "nobody"), "no case `nobody`; `attention-conformance list` prints all"),
         (("show", "article-causal"), "near it are article-causal-layer, article-causal-unmasked-weights"),
         (("list", "--vectors", "nowhere"), "index.json is missing in nowhere"),

@@ -94,11 +94,8 @@ FEATURES = [
 ]
 
 
-@pytest.mark.parametrize(
-    "recipe",
-    [FEATURES[0], *(pytest.param(each, marks=pytest.mark.slow) for each in FEATURES[1:])],
-    ids=lambda recipe: recipe.mask,
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", FEATURES, ids=lambda recipe: recipe.mask)
 def test_jax_jitted(recipe: Recipe, double_precision: None) -> None:
     call = recipe.draw()
 
