@@ -20,7 +20,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 # CI runs all pages once more, with PyTorch installed.
-COMPILES_MUCH = ("caches.md", "jax.md", "jax_nn.md", "masks.md", "torch.md")
+COMPILES_MUCH = ("README.md", "caches.md", "jax.md", "jax_nn.md", "masks.md", "torch.md")
 PACKAGES = ("attention_core", "attention_np", "attention_jax", "conformance")
 MODULES = sorted(
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")

@@ -82,6 +82,7 @@ def folder(tmp_path_factory):
     return path
 
 
+@pytest.mark.slow  # CI runs the reader on all of them
 def test_the_saved_vectors_are_read_and_pass():
     done = run(VECTORS)
     groups = read_groups()

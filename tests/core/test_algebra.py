@@ -348,6 +348,7 @@ def test_numpy_constants_inside_a_trace(jax: Any) -> None:
     np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_checkpoint_grad_vmap_and_jit_around_a_mask(jax: Any) -> None:
     q, k, v = problem(jax)
     lengths, slopes = np.array([2, 0, 5]), np.float32([0.5, 0.25])

@@ -284,6 +284,7 @@ def test_jax_compiles_once_for_all_seeds_and_differentiates(arrays: tuple[np.nda
     assert len(compiled) == 1
 
 
+@pytest.mark.slow
 def test_vmap_with_a_seed_an_item_is_a_call_an_item(arrays: tuple[np.ndarray, ...]) -> None:
     def call(seed: Any, *item: Any) -> Any:
         return attention_jax.dot_product_attention(*item, dropout=dropout(0.25, seed))

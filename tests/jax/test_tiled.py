@@ -115,6 +115,7 @@ def test_a_dense_bias_and_its_gradient(shape: tuple[int, ...]) -> None:
     assert_equal({"mask": masks.causal()}, bias=jnp.asarray(RNG.normal(size=shape)))
 
 
+@pytest.mark.slow
 def test_lazy_biases_soft_cap_and_sinks_with_their_gradients() -> None:
     bias = (
         biases.alibi(jnp.asarray(RNG.normal(size=HEADS)))

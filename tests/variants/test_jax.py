@@ -63,6 +63,7 @@ def test_vmap_over_layers_is_one_layer_after_the_other() -> None:
         np.testing.assert_allclose(out[seed], alone, rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 @every_layer
 def test_closed_form_gradients_are_those_of_jax_grad(layer: type[Layer]) -> None:
     made, given = sample(layer, (2,))
