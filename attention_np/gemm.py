@@ -60,7 +60,7 @@ def _is_intel() -> bool:
 def _has_mkl() -> bool:
     from . import mkl  # what it imports would double the time of the first call
 
-    return mkl.library() is not None
+    return mkl.load() is not None
 
 
 def use_provider(name: str) -> None:

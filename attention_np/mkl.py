@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["exp2", "library", "multiply"]
+__all__ = ["exp2", "load", "multiply"]
 
 _SEQUENTIAL, _REPRODUCIBLE = 1, 2
 _ROW_MAJOR, _PLAIN, _TRANSPOSED = 101, 111, 112
@@ -26,7 +26,7 @@ _LOADING = threading.Lock()
 
 
 @cache
-def library() -> Any:
+def load() -> Any:
     """Load MKL's single library, or return ``None`` where there is none, or where somebody computes with it already."""
     with _LOADING:
         return _loaded()
@@ -82,7 +82,7 @@ def multiply(a: Any, b: Any, out: Any) -> Any:
     small = rows == 1 or columns == 1 or inner == 0 or rows == 0 or columns == 0
     if small or not lead_a or not lead_b or out.dtype.char not in "fd" or not out.flags.c_contiguous:
         return np.matmul(a, b, out=out)
-    function = library().cblas_sgemm if size == 4 else library().cblas_dgemm
+    function = load().cblas_sgemm if size == 4 else load().cblas_dgemm
     pa, pb, pc = (x.__array_interface__["data"][0] for x in (a, b, out))
     function(_ROW_MAJOR, order_a, order_b, rows, columns, inner, 1.0, pa, lead_a, pb, lead_b, 0.0, pc, columns)
     return out
@@ -102,6 +102,6 @@ def exp2(x: Any, out: Any = None) -> Any:
     """Return ``2^x`` of finite numbers, into ``out`` where it is given; both are contiguous, and may be the same."""
     x = np.asarray(x)
     out = np.empty_like(x) if out is None else out
-    function = library().vmsExp2 if x.itemsize == 4 else library().vmdExp2
+    function = load().vmsExp2 if x.itemsize == 4 else load().vmdExp2
     function(x.size, x.__array_interface__["data"][0], out.__array_interface__["data"][0], _QUIETLY)
     return out

@@ -12,7 +12,7 @@ from attention_np.backward import tiled_backward
 from attention_np.config import show_config
 from attention_np.forward import tiled_forward
 
-needs_mkl = pytest.mark.skipif(mkl.library() is None, reason="MKL is not installed; `pip install mkl` brings it")
+needs_mkl = pytest.mark.skipif(mkl.load() is None, reason="MKL is not installed; `pip install mkl` brings it")
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +33,7 @@ def test_the_provider_is_chosen_by_name_and_by_the_environment(monkeypatch: pyte
 
 
 def test_mkl_that_is_not_installed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mkl, "library", lambda: None)
+    monkeypatch.setattr(mkl, "load", lambda: None)
     with pytest.raises(ImportError, match="mkl"):
         gemm.use_provider("mkl")
 

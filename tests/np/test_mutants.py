@@ -218,7 +218,7 @@ def test_both_of_numpys_exponentials_give_the_definition(base2: bool, monkeypatc
     exponent._exponential.cache_clear()
 
 
-@pytest.mark.skipif(mkl.library() is None, reason="MKL is not installed; `pip install mkl` brings it")
+@pytest.mark.skipif(mkl.load() is None, reason="MKL is not installed; `pip install mkl` brings it")
 def test_mkls_products_and_exponential_give_the_definition(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ARRAY_ATTENTION_GEMM", "mkl")
     run_checks()
