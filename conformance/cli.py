@@ -62,7 +62,8 @@ def run(
     Where no case could be put to an implementation, the status is 1 too: nothing was shown.
 
     A function of your own, `--impl module:function`, is called as fn(query, key, value) with NumPy arrays, and mask=
-    (boolean, True = may attend) or scale= where a case needs them; it returns the output.
+    (boolean, True = may attend), bias=, scale=, softcap=, sinks= or layout= where a case needs them; it returns the
+    output, or a mapping of outputs.
     """
     with _errors():
         adapters, missing = load_all(impl or ())
