@@ -67,7 +67,7 @@ def numbers(text: str, name: str) -> list[str]:
     return re.findall(r"-?(?:inf|\d+\.?\d*)", found[1])
 
 
-@pytest.mark.parametrize("flags", [(), ("--jax",)], ids=["numpy", "jax"])
+@pytest.mark.parametrize("flags", [(), pytest.param(("--jax",), marks=pytest.mark.slow)], ids=["numpy", "jax"])
 def test_article_prints_what_the_article_prints(run: Callable[..., str], flags: tuple[str, ...]) -> None:
     if flags:
         pytest.importorskip("jax", reason="--jax needs the `jax` extra")
@@ -123,6 +123,7 @@ def test_the_layer_learns_to_look_up(run: Callable[..., str], monkeypatch: pytes
     assert float(share[1]) > 90
 
 
+@pytest.mark.slow
 def test_numpy_and_a_compiled_scan_write_the_same_words(run: Callable[..., str]) -> None:
     pytest.importorskip("jax", reason="the decoding example writes on JAX too")
     lines = run("decode", "--words", "9").splitlines()

@@ -132,6 +132,7 @@ def test_jax_masks(jax: ModuleType) -> None:
         jax_nn(jax, mask=KEEP[None, None].astype(np.float32))
 
 
+@pytest.mark.slow
 def test_jax_rows_without_keys(jax: ModuleType) -> None:
     for call in (
         {"mask": NOTHING[None, None]},
@@ -145,6 +146,7 @@ def test_jax_rows_without_keys(jax: ModuleType) -> None:
     np.testing.assert_allclose(lse, -2.38e38, rtol=1e-2)
 
 
+@pytest.mark.slow
 def test_jax_numbers(jax: ModuleType) -> None:
     with jax.enable_x64(True):
         q, k, v = np.random.default_rng(0).normal(size=(3, 5, 8))
@@ -170,6 +172,7 @@ def test_jax_shapes(jax: ModuleType) -> None:
             attention(jnp.ones(one), jnp.ones(many), jnp.ones(many))
 
 
+@pytest.mark.slow
 def test_jax_stops_the_gradient_of_its_lse(jax: ModuleType) -> None:
     arrays = [jax.numpy.asarray(x)[None, :, None, :] for x in (Q, K, V)]
 

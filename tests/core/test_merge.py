@@ -141,7 +141,7 @@ def gradients(split: bool, garbage: float) -> tuple[np.ndarray, ...]:
         return tuple(np.asarray(x) for x in jax.jit(jax.grad(loss, argnums=(0, 1, 2)))(*arrays))
 
 
-@pytest.mark.parametrize("garbage", [0.0, np.nan, np.inf])
+@pytest.mark.parametrize("garbage", [np.nan, *(pytest.param(x, marks=pytest.mark.slow) for x in (0.0, np.inf))])
 def test_gradients_of_dead_parts_are_zero(garbage: float) -> None:
     whole = gradients(split=False, garbage=0.0)
     assert not whole[0][:, 2].any()
@@ -149,6 +149,7 @@ def test_gradients_of_dead_parts_are_zero(garbage: float) -> None:
         np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-13)
 
 
+@pytest.mark.slow
 def test_gradients_are_finite_differences() -> None:
     jax = pytest.importorskip("jax", reason="the `jax` extra is not installed")
     rng = np.random.default_rng(5)

@@ -339,6 +339,7 @@ def test_no_elements(sizes: dict[str, int]) -> None:
     assert_equal(*by_both(problem, NUMPY, None), NUMPY)
 
 
+@pytest.mark.slow
 def test_jax_differentiates_through_it(double_precision: None) -> None:
     jax = pytest.importorskip("jax", reason="the `jax` extra is not installed")
     import attention_jax

@@ -125,6 +125,7 @@ def test_lazy_biases_soft_cap_and_sinks_with_their_gradients() -> None:
     assert_equal({"mask": masks.causal(), "softcap": 2.0}, bias=bias, sinks=jnp.asarray(RNG.normal(size=HEADS)))
 
 
+@pytest.mark.slow
 def test_tiny_heads_that_share_a_tile() -> None:
     """XLA has aborted on products whose layout it chose itself; only the smallest sizes showed it."""
     rng = np.random.default_rng(2)
