@@ -20,9 +20,7 @@ __all__ = ["exp2", "load", "multiply"]
 _SEQUENTIAL, _REPRODUCIBLE = 1, 2
 _ROW_MAJOR, _PLAIN, _TRANSPOSED = 101, 111, 112
 _QUIETLY = 0x1 | 0x100  # within one unit of the last place, and no error handler for what underflows
-
-
-_LOADING = threading.Lock()
+_LOADING = threading.Lock()  # `cache` alone lets two threads load and set MKL at once
 
 
 @cache
