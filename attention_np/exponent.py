@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from .gemm import exponential_provider
+from .gemm import chosen, has
 
 __all__ = ["Exponential", "exponential"]
 
@@ -35,28 +35,39 @@ class Exponential:
 
 
 def exponential(dtype: np.dtype[Any]) -> Exponential:
-    """Return the exponential to use now: MKL's where it is to be used, else the faster one of NumPy's."""
-    return _exponential(dtype, exponential_provider())
+    """Return the exponential to use now: whose was chosen, or else the fastest there is."""
+    name = chosen()
+    return _exponential(dtype, _fastest(dtype) if name == "auto" else name)
+
+
+def _fastest(dtype: np.dtype[Any]) -> str:
+    """Return NumPy where it has vector instructions for ``exp2`` (AVX-512), else numba, MKL or NumPy."""
+    if _is_vectorised("exp2", dtype):
+        return "numpy"
+    return next((name for name in ("numba", "mkl") if has(name, dtype)), "numpy")
 
 
 @cache
 def _exponential(dtype: np.dtype[Any], whose: str) -> Exponential:
-    """Return ``exp2`` of MKL, or of NumPy where it has vector instructions for it (AVX-512), else NumPy's ``exp``."""
-    base2 = whose == "mkl" or _is_vectorised("exp2", dtype)
+    """Return somebody's ``exp2``; NumPy's ``exp`` where that is the faster one of its own."""
+    base2 = whose != "numpy" or _is_vectorised("exp2", dtype)
     function, unit = (_exp2(whose), math.log2(math.e)) if base2 else (np.exp, 1.0)
     factor = 1.0 if base2 else math.log(2.0)
-    name = f"{whose if base2 else 'numpy'} {function.__name__}"
+    name = f"{whose} {function.__name__}"
     return Exponential(name, function, unit, *(factor * limit for limit in (_FLOOR, _CEILING, _BOUND)))
 
 
 def _exp2(whose: str) -> Any:
-    if whose != "mkl":
+    if whose == "numpy":
         return np.exp2
-    from .mkl import exp2
-
+    if whose == "mkl":
+        from .mkl import exp2
+    else:
+        from .compiled import exp2
     return exp2
 
 
+@cache
 def _is_vectorised(name: str, dtype: np.dtype[Any]) -> bool:
     try:
         from numpy.lib.introspect import opt_func_info

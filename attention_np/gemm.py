@@ -1,4 +1,4 @@
-"""Who multiplies and exponentiates: NumPy, or MKL where the extra `mkl` is installed."""
+"""Who multiplies: NumPy, or MKL where the extra `mkl` is installed; and whose work a user has chosen."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-__all__ = ["Multiply", "exponential_provider", "multiply", "provider", "use_provider"]
+__all__ = ["Multiply", "chosen", "has", "multiply", "provider", "use_provider"]
 
 Multiply: TypeAlias = Callable[[Any, Any, Any], Any]
 """``multiply(a, b, out)`` writes ``a @ b`` of matrices into ``out``."""
 
+_NAMES = ("auto", "mkl", "numba", "numpy")
 _CHOSEN: dict[str, str] = {}
 
 
@@ -24,30 +25,36 @@ def provider() -> str:
 
     On others its products take a tenth longer than OpenBLAS's.
     """
-    return _provider() if _wanted() != "auto" or _is_intel() else "numpy"
+    name = chosen()
+    return "mkl" if name == "mkl" or (name == "auto" and _is_intel() and has("mkl")) else "numpy"
 
 
-def exponential_provider() -> str:
-    """Return whose exponential is used: as chosen, or else MKL's wherever it is installed, on any processor."""
-    return _provider()
+def chosen() -> str:
+    """Return the chosen word; ``ImportError`` where it names what cannot be used."""
+    name = _CHOSEN.get("name") or os.environ.get("ARRAY_ATTENTION_GEMM") or "auto"
+    if name not in _NAMES:
+        raise ValueError(f"the provider must be one of {', '.join(map(repr, _NAMES))}; got {name!r}")
+    if name in _LACKING and not has(name):
+        raise ImportError(_LACKING[name])
+    return name
 
 
-def _wanted() -> str:
-    wanted = _CHOSEN.get("name") or os.environ.get("ARRAY_ATTENTION_GEMM") or "auto"
-    if wanted not in ("auto", "mkl", "numpy"):
-        raise ValueError(f'the GEMM provider must be "auto", "mkl" or "numpy"; got {wanted!r}')
-    return wanted
+_LACKING = {
+    "mkl": "MKL is not installed (`pip install array-attention[mkl]` brings it), or in use by others in this process",
+    "numba": "numba is not installed (`pip install array-attention[numba]` brings it), does not suit this NumPy, or "
+    "compiles nothing (NUMBA_DISABLE_JIT)",
+}
 
 
-def _provider() -> str:
-    wanted = _wanted()
-    if wanted != "numpy" and _has_mkl():
-        return "mkl"
-    if wanted == "mkl":
-        raise ImportError(
-            "MKL is not installed (`pip install array-attention[mkl]` brings it), or in use by others in this process"
-        )
-    return "numpy"
+def has(name: str, dtype: Any = np.float32) -> bool:
+    """Say whether ``"mkl"`` or ``"numba"`` can be used; what is imported for it would double a first call's time."""
+    if name == "mkl":
+        from . import mkl
+
+        return mkl.load() is not None
+    from . import compiled
+
+    return compiled.load(np.dtype(dtype)) is not None
 
 
 @cache
@@ -57,16 +64,16 @@ def _is_intel() -> bool:
     return "GenuineIntel" in text
 
 
-def _has_mkl() -> bool:
-    from . import mkl  # what it imports would double the time of the first call
-
-    return mkl.load() is not None
-
-
 def use_provider(name: str) -> None:
-    """Choose ``"auto"``, ``"mkl"`` or ``"numpy"`` for this process.
+    """Choose whose matrix products and exponential this process uses.
 
-    ``ImportError`` where MKL is asked for and not installed, ``ValueError`` for another word.
+    Args:
+        name: ``"numpy"`` takes both from NumPy, ``"mkl"`` both from MKL, ``"numba"`` compiles the exponential and takes
+            the products from NumPy, ``"auto"`` takes the faster of what is installed.
+
+    Raises:
+        ImportError: MKL or numba is asked for and cannot be used.
+        ValueError: another word.
 
     >>> from attention_np.config import show_config, use_provider
     >>> use_provider("numpy")
@@ -77,7 +84,7 @@ def use_provider(name: str) -> None:
     before = _CHOSEN.copy()
     _CHOSEN["name"] = name
     try:
-        provider()
+        chosen()
     except (ValueError, ImportError):
         _CHOSEN.clear()
         _CHOSEN.update(before)

@@ -87,7 +87,7 @@ def _raise_references(call: Call, tile: Tile, segment: Segment, scores: Any, see
     top = _largest_seen(tile, segment, scores, seen)
     first = unset[rows] & (top > -np.inf)
     rise = np.where(first | (top > exp.ceiling), top, 0)
-    shrink = np.where(rise < -exp.floor, call.exponential.function(np.maximum(-rise, exp.floor)), 0)
+    shrink = np.where(rise < -exp.floor, exp.function(np.clip(-rise, exp.floor, 0)), 0)
     shrink = np.where(first, 0, shrink).astype(scores.dtype)  # nothing is summed there yet
     tile.totals[rows] *= shrink
     tile.values[rows] *= shrink[:, None]

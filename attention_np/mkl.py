@@ -7,31 +7,24 @@ from __future__ import annotations
 
 import ctypes
 import sys
-import threading
-from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from .once import once
+
 __all__ = ["exp2", "load", "multiply"]
 
 _SEQUENTIAL, _REPRODUCIBLE = 1, 2
 _ROW_MAJOR, _PLAIN, _TRANSPOSED = 101, 111, 112
 _QUIETLY = 0x1 | 0x100  # within one unit of the last place, and no error handler for what underflows
-_LOADING = threading.Lock()  # `cache` alone lets two threads load and set MKL at once
 
 
-@cache
+@once
 def load() -> Any:
     """Load MKL's single library, or return ``None`` where there is none, or where somebody computes with it already."""
-    with _LOADING:
-        return _loaded()
-
-
-@cache
-def _loaded() -> Any:
     path = _path()
     if path is None or _is_numpys_own():
         return None

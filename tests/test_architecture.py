@@ -18,7 +18,7 @@ SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob
 # All that a package may import besides itself and the standard library, at the top or inside a function.
 MAY_IMPORT = {
     "attention_core": {"array_api_compat"},
-    "attention_np": {"attention_core", "ml_dtypes", "numpy", "threadpoolctl"},
+    "attention_np": {"attention_core", "ml_dtypes", "numba", "numpy", "threadpoolctl"},
     "attention_jax": {"attention_core", "jax", "jaxlib", "numpy", "tokamax"},
 }
 # What only a function of the conformance package may import: every framework, ours too.

@@ -1,5 +1,8 @@
-"""The provider of matrix products, and what show_config tells of it."""
+"""The providers of matrix products and of the exponential, and what show_config tells of them."""
 
+import os
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -7,18 +10,21 @@ import pytest
 
 from attention_core import masks
 from attention_core.problem import make_problem
-from attention_np import gemm, mkl
+from attention_np import compiled, exponent, gemm, mkl
 from attention_np.backward import tiled_backward
 from attention_np.config import show_config
 from attention_np.forward import tiled_forward
 
-needs_mkl = pytest.mark.skipif(mkl.load() is None, reason="MKL is not installed; `pip install mkl` brings it")
+needs_mkl = pytest.mark.skipif(not gemm.has("mkl"), reason="MKL is not installed; `pip install mkl` brings it")
+needs_numba = pytest.mark.skipif(not gemm.has("numba"), reason="numba is not installed; `pip install numba` brings it")
+PROVIDERS = ["numpy", pytest.param("mkl", marks=needs_mkl), pytest.param("numba", marks=needs_numba)]
+EXP2 = [pytest.param(mkl.exp2, marks=needs_mkl, id="mkl"), pytest.param(compiled.exp2, marks=needs_numba, id="numba")]
 
 
 @pytest.fixture(autouse=True)
 def default_provider() -> Any:
     yield
-    gemm.use_provider("auto")
+    gemm._CHOSEN.clear()
 
 
 def test_the_provider_is_chosen_by_name_and_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,15 +33,21 @@ def test_the_provider_is_chosen_by_name_and_by_the_environment(monkeypatch: pyte
     with pytest.raises(ValueError, match="provider"):
         gemm.use_provider("cublas")
     assert gemm.provider() == "numpy"
-    gemm.use_provider("auto")
+    gemm._CHOSEN.clear()
     monkeypatch.setenv("ARRAY_ATTENTION_GEMM", "numpy")
-    assert gemm.provider() == "numpy"
+    assert gemm.chosen() == gemm.provider() == "numpy"
+    gemm.use_provider("auto")
+    assert gemm.chosen() == "auto"
 
 
-def test_mkl_that_is_not_installed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mkl, "load", lambda: None)
-    with pytest.raises(ImportError, match="mkl"):
-        gemm.use_provider("mkl")
+@pytest.mark.parametrize(("name", "module"), [("mkl", mkl), ("numba", compiled)])
+def test_what_is_not_installed_is_refused(name: str, module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "load", lambda *args: None)
+    with pytest.raises(ImportError, match=rf"{name}\]"):
+        gemm.use_provider(name)
+    monkeypatch.setenv("ARRAY_ATTENTION_GEMM", name)
+    with pytest.raises(ImportError, match=rf"{name}\]"):
+        show_config()
 
 
 @needs_mkl
@@ -54,28 +66,132 @@ def test_mkl_multiplies_every_order_that_the_kernel_gives_it(dtype: str) -> None
 
 @pytest.mark.parametrize(("intel", "products"), [(True, "mkl"), (False, "numpy")])
 @needs_mkl
-def test_mkl_exponentiates_where_it_is_installed_and_multiplies_on_intels_processors(
+def test_mkl_multiplies_where_it_is_installed_on_intels_processors(
     intel: bool, products: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gemm, "_is_intel", lambda: intel)
     assert show_config()["gemm"] == products
-    assert show_config()["exponential"]["float32"] == "mkl exp2"
-    gemm.use_provider("numpy")
-    assert show_config()["exponential"]["float32"].startswith("numpy exp")
 
 
-@needs_mkl
+@pytest.mark.parametrize(
+    ("vectorised", "installed", "name"),
+    [
+        (True, ("numba", "mkl"), "numpy exp2"),
+        (False, ("numba", "mkl"), "numba exp2"),
+        (False, ("mkl",), "mkl exp2"),
+        (False, (), "numpy exp"),
+    ],
+)
+def test_the_fastest_exponential_there_is(
+    vectorised: bool, installed: tuple[str, ...], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exponent, "_is_vectorised", lambda name, dtype: vectorised)
+    monkeypatch.setattr(exponent, "has", lambda name, dtype: name in installed)
+    exponent._exponential.cache_clear()
+    assert exponent.exponential(np.dtype(np.float32)).name == name
+    monkeypatch.undo()
+    exponent._exponential.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("chosen", "products"),
+    [
+        ("numpy", "numpy"),
+        pytest.param("numba", "numpy", marks=needs_numba),
+        pytest.param("mkl", "mkl", marks=needs_mkl),
+    ],
+)
+def test_a_chosen_provider_exponentiates_too(chosen: str, products: str) -> None:
+    gemm.use_provider(chosen)
+    assert show_config()["gemm"] == products
+    assert all(name.startswith(f"{chosen} exp") for name in show_config()["exponential"].values())
+
+
+@pytest.mark.parametrize("exp2", EXP2)
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
-def test_mkls_exponential_is_right_to_a_unit_in_the_last_place(dtype: str) -> None:
-    x = np.random.default_rng(0).uniform(-100, 60, 10_001).astype(dtype)
-    found = mkl.exp2(x)
+def test_an_exponential_is_right_to_a_unit_in_the_last_place(exp2: Any, dtype: str) -> None:
+    x = np.concatenate([np.random.default_rng(0).uniform(-100, 80, 100_001), np.arange(-100, 80) + 0.5]).astype(dtype)
+    x = np.concatenate([x, np.nextafter(x[-180:], -np.inf), np.nextafter(x[-180:], np.inf)])
+    found = exp2(x)
     expected = np.exp2(x.astype(np.longdouble))
+    assert np.abs((found - expected) / np.spacing(expected.astype(dtype))).max() < 1
     assert np.abs(found / expected - 1).max() < np.finfo(dtype).eps
-    whole = np.arange(-100, 61).astype(dtype)
-    np.testing.assert_array_equal(mkl.exp2(whole), np.ldexp(np.ones_like(whole), whole.astype(int)))
-    assert mkl.exp2(x.dtype.type(-60)) == 2.0**-60
-    assert mkl.exp2(x, out=x) is x
+    whole = np.arange(-100, 81).astype(dtype)
+    np.testing.assert_array_equal(exp2(whole), np.ldexp(np.ones_like(whole), whole.astype(int)))
+    assert exp2(x.dtype.type(-60)) == 2.0**-60
+    assert exp2(x, out=x) is x
     np.testing.assert_array_equal(x, found)
+
+
+@pytest.mark.parametrize("exp2", EXP2)
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_an_exponential_of_what_is_not_a_number_is_none(exp2: Any, dtype: str) -> None:
+    x = np.zeros(67, dtype)
+    x[::5] = np.nan
+    np.testing.assert_array_equal(exp2(x), np.where(np.isnan(x), x, 1))
+
+
+@needs_numba
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_the_compiled_loops_remainder_gives_the_bits_of_its_body(dtype: str) -> None:
+    x = np.random.default_rng(0).uniform(-100, 80, 137).astype(dtype)
+    whole = compiled.exp2(x)
+    for size in range(70):
+        for first in (0, 1, 2, 5):
+            np.testing.assert_array_equal(compiled.exp2(x[first : first + size]), whole[first : first + size])
+
+
+def printed(program: str, **environment: str) -> str:
+    command = [sys.executable, "-W", "ignore", "-c", program]
+    return subprocess.run(
+        command, capture_output=True, text=True, check=True, env={**os.environ, **environment}
+    ).stdout.strip()
+
+
+HAS_NUMBA = "from attention_np import gemm; print(gemm.has('numba'))"
+TOO_NEW = "import numpy; numpy.__version__ = '99.0'; "
+
+
+@needs_numba
+@pytest.mark.parametrize(
+    ("before", "environment"),
+    [("", {"NUMBA_DISABLE_JIT": "1"}), (TOO_NEW, {}), ("import sys; sys.modules['numba'] = None; ", {})],
+)
+def test_numba_that_cannot_be_used_counts_as_not_installed(before: str, environment: dict[str, str]) -> None:
+    assert printed(before + HAS_NUMBA, **environment) == "False"
+
+
+@needs_numba
+def test_numba_that_has_no_place_for_a_cache_compiles_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    from numba.core.caching import CacheImpl
+
+    monkeypatch.setattr(CacheImpl, "_locator_classes", [])
+    loop = compiled.load.__wrapped__(np.dtype(np.float32))
+    x = np.arange(5, dtype=np.float32)
+    loop(x)
+    assert x.tolist() == [1, 2, 4, 8, 16]
+
+
+IN_THREADS = """
+import os, threading, numpy as np
+from attention_np import compiled, gemm
+x, found = np.arange(9, dtype=np.float32), []
+threads = [threading.Thread(target=lambda: found.append(compiled.exp2(x))) for _ in range(8)]
+for thread in threads: thread.start()
+children = []
+for _ in range(3):
+    child = os.fork() if hasattr(os, "fork") else -1
+    if child == 0: os._exit(0 if compiled.exp2(x)[3] == 8 else 1)
+    children.append(child)
+for thread in threads: thread.join()
+print(len(found), *(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children if child > 0))
+"""
+
+
+@needs_numba
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+def test_many_threads_and_forked_children_load_at_once() -> None:
+    assert printed(IN_THREADS) == "8 0 0 0"
 
 
 def placed(x: Any, offset: int) -> Any:
@@ -87,7 +203,7 @@ def placed(x: Any, offset: int) -> Any:
     return copy
 
 
-@pytest.mark.parametrize("provider", ["numpy", pytest.param("mkl", marks=needs_mkl)])
+@pytest.mark.parametrize("provider", PROVIDERS)
 @pytest.mark.parametrize("scale", [1.0, 50.0])
 def test_no_bit_depends_on_where_an_array_begins_nor_on_threads(provider: str, scale: float) -> None:
     gemm.use_provider(provider)

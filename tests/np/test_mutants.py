@@ -8,7 +8,7 @@ import pytest
 
 from attention_core import masks
 from attention_core.problem import make_problem
-from attention_np import decode, exponent, forward, heads, lazy, mkl, plan, quick, tile
+from attention_np import decode, exponent, forward, gemm, heads, lazy, plan, quick, tile
 from attention_np.plan import TileShape
 
 from .problems import Case
@@ -210,7 +210,7 @@ def test_every_mutant_fails(mutant: Patch, monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize("base2", [False, True])
 def test_both_of_numpys_exponentials_give_the_definition(base2: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ARRAY_ATTENTION_GEMM", "numpy")
+    monkeypatch.setitem(gemm._CHOSEN, "name", "numpy")
     monkeypatch.setattr(exponent, "_is_vectorised", lambda name, dtype: base2)
     exponent._exponential.cache_clear()
     run_checks()
@@ -218,7 +218,9 @@ def test_both_of_numpys_exponentials_give_the_definition(base2: bool, monkeypatc
     exponent._exponential.cache_clear()
 
 
-@pytest.mark.skipif(mkl.load() is None, reason="MKL is not installed; `pip install mkl` brings it")
-def test_mkls_products_and_exponential_give_the_definition(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ARRAY_ATTENTION_GEMM", "mkl")
+@pytest.mark.parametrize("name", ["mkl", "numba"])
+def test_others_products_and_exponentials_give_the_definition(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not gemm.has(name):
+        pytest.skip(f"{name} is not installed; `pip install {name}` brings it")
+    monkeypatch.setitem(gemm._CHOSEN, "name", name)
     run_checks()
