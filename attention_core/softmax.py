@@ -1,7 +1,8 @@
 """Softmax over keys where some or all pairs may be masked, with an optional sink, and the merging of partial results.
 
-The maximum is subtracted before exponentiating (Milakov and Gimelshein 2018); ``-inf`` needs care in three places, and
-all three stand here: the maximum of a row without visible keys, ``-inf - -inf``, and a denominator of 0.
+The maximum is subtracted before exponentiating (Milakov and Gimelshein 2018), where it is not near 0 anyway; ``-inf``
+needs care in three places, and all three stand here: the maximum of a row without visible keys, ``-inf - -inf``, and a
+denominator of 0.
 """
 
 from __future__ import annotations
@@ -14,8 +15,19 @@ from .arrays import Array, array_namespace, cast, compute_dtype, describe, is_tr
 from .checks import check_dtypes, check_layout
 from .layout import from_heads_first, heads_first
 
-__all__ = ["Online", "Softmax", "is_rounded", "masked_softmax", "merge", "online_step", "weights_from_lse"]
+__all__ = [
+    "NEAR",
+    "Online",
+    "Softmax",
+    "is_rounded",
+    "masked_softmax",
+    "merge",
+    "online_step",
+    "row_shift",
+    "weights_from_lse",
+]
 
+NEAR = 60.0  # exponentials of scores up to this, and sums of them, are neither too large nor too small for float32
 
 _ROUNDED = 2.0**-10  # the error of a weight, relative to it, that the rounding of its row's lse may cause
 
@@ -39,13 +51,23 @@ def masked_softmax(xp: ModuleType, scores: Array, sinks: Array | None) -> Softma
     ``p_ij = exp(s_ij) / (exp(sink_h) + sum_j exp(s_ij))``; a row without visible keys has weights 0.
     """
     sink = None if sinks is None else sinks[:, None, None]
-    exponentials, shift, total = _exponentials(xp, scores, sink)
+    shift = row_shift(xp, _row_maximum(xp, scores, sink))
+    exponentials, total = _exponentials(xp, scores, shift)
     if sink is not None:
         total = total + xp.exp(sink - shift)
     weights = exponentials / xp.where(total == 0, 1.0, total)
     if not known_finite(xp, total):  # a visible NaN spoils its row, but no masked pair of it
         weights = xp.where(scores == -xp.inf, scalar_like(xp, 0.0, weights), weights)
     return Softmax(xp, weights, shift, total)
+
+
+def row_shift(xp: ModuleType, largest: Array) -> Array:
+    """Return what is subtracted from the scores of rows before exponentiating: their largest, and 0 where it is near 0.
+
+    A row's shift is its own, so that its weights do not depend on the other rows of a call; and where no score at all
+    is far from 0, nobody need look for the largest.
+    """
+    return xp.where(abs(largest) < NEAR, 0.0, _finite_shift(xp, largest))
 
 
 class Online(NamedTuple):
@@ -58,8 +80,8 @@ class Online(NamedTuple):
     @classmethod
     def start(cls, xp: ModuleType, first: Array) -> Online:
         """Return the state that has met one score a row, ``first (..., Hq, Lq, 1)``: the sink, or ``-inf`` for none."""
-        _, shift, total = _exponentials(xp, first, None)
-        return cls(xp, shift, total)
+        shift = _finite_shift(xp, _row_maximum(xp, first, None))
+        return cls(xp, shift, _exponentials(xp, first, shift)[1])
 
     def lse(self) -> Array:
         """Return the lse of all keys met, ``(..., Hq, Lq)``; ``-inf`` where none was visible."""
@@ -81,7 +103,8 @@ def online_step(state: Online, scores: Array) -> tuple[Array, Array, Online]:
     ``sums = factor * sums + exponentials @ value`` keeps sums over the keys right.
     """
     xp = state.xp
-    exponentials, shift, total = _exponentials(xp, scores, state.shift)
+    shift = _finite_shift(xp, _row_maximum(xp, scores, state.shift))
+    exponentials, total = _exponentials(xp, scores, shift)
     factor = xp.exp(state.shift - shift)
     return exponentials, factor, Online(xp, shift, state.total * factor + total)
 
@@ -102,11 +125,10 @@ def weights_from_lse(xp: ModuleType, scores: Array, lse: Array) -> Array:
     return weights
 
 
-def _exponentials(xp: ModuleType, scores: Array, least: Array | None) -> tuple[Array, Array, Array]:
-    """Return ``exp(s_ij - shift_i)``, ``shift``, which is the row's largest score or ``least``, and the rows' sums."""
-    shift = _finite_shift(xp, _row_maximum(xp, scores, least))
+def _exponentials(xp: ModuleType, scores: Array, shift: Array) -> tuple[Array, Array]:
+    """Return ``exp(s_ij - shift_i)`` and the rows' sums of it."""
     exponentials = xp.exp(scores - shift)
-    return exponentials, shift, xp.sum(exponentials, axis=-1, keepdims=True)
+    return exponentials, xp.sum(exponentials, axis=-1, keepdims=True)
 
 
 def _finite_shift(xp: ModuleType, largest: Array) -> Array:

@@ -9,6 +9,7 @@ import numpy as np
 
 from attention_core.dense import group_rows, ungroup_rows
 from attention_core.problem import Problem, Result
+from attention_core.softmax import NEAR, row_shift
 
 __all__ = ["is_plain", "quick_attention"]
 
@@ -24,10 +25,10 @@ def quick_attention(problem: Problem, *, lse: bool) -> Result | None:
     grouped = p.sizes.heads != p.sizes.kv_heads
     rows = p.scale * p.query
     scores: Any = np.matmul(group_rows(p, rows) if grouped else rows, p.key.mT)
-    if p.mask is not None and not _hide(p, ungroup_rows(p, scores)):
+    near = _are_near(scores)
+    if p.mask is not None and not _hide(p, ungroup_rows(p, scores), near):
         return None
-    shift: Any = np.maximum.reduce(scores, axis=-1, keepdims=True)
-    np.subtract(scores, shift, out=scores)
+    shift = None if near else _subtract_shift(scores)
     np.exp(scores, out=scores)
     total: Any = np.add.reduce(scores, axis=-1, keepdims=True)
     np.divide(scores, total, out=scores)
@@ -35,8 +36,11 @@ def quick_attention(problem: Problem, *, lse: bool) -> Result | None:
     out = ungroup_rows(p, out) if grouped else out
     if not math.isfinite(np.vdot(out, out)):
         return None
-    logs = ungroup_rows(p, shift + np.log(total))[..., 0] if lse else None
-    return Result(out, logs) if logs is None or logs.shape == out.shape[:-1] else None
+    if not lse:
+        return Result(out)
+    logs = np.log(total) if shift is None else shift + np.log(total)
+    logs = ungroup_rows(p, logs)[..., 0]
+    return Result(out, logs) if logs.shape == out.shape[:-1] else None
 
 
 def is_plain(problem: Problem) -> bool:
@@ -47,11 +51,24 @@ def is_plain(problem: Problem) -> bool:
     return p.sizes.keys > 0 and p.query.dtype is p.key.dtype is p.value.dtype is p.dtype
 
 
-def _hide(problem: Problem, scores: Any) -> bool:
+def _are_near(scores: Any) -> bool:
+    """Say whether no row's shift can be other than 0; the sum of the squares settles that for the smallest calls."""
+    if np.vdot(scores, scores) < NEAR * NEAR:
+        return True
+    return bool(np.maximum.reduce(scores, axis=None) < NEAR and np.minimum.reduce(scores, axis=None) > -NEAR)
+
+
+def _subtract_shift(scores: Any) -> Any:
+    shift = row_shift(np, np.maximum.reduce(scores, axis=-1, keepdims=True))
+    np.subtract(scores, shift, out=scores)
+    return shift
+
+
+def _hide(problem: Problem, scores: Any, finite: bool) -> bool:
     """Set the scores of masked pairs to ``-inf`` in place; ``False`` where that takes more than a place for each."""
     assert problem.mask is not None
     visible = problem.mask.visible(problem.pairs())
-    if not math.isfinite(np.add.reduce(scores, axis=None)) or scores.shape != problem.sizes.scores:
+    if not (finite or math.isfinite(np.add.reduce(scores, axis=None))) or scores.shape != problem.sizes.scores:
         return False
     np.copyto(scores, -np.inf, where=~visible)
     return True
