@@ -51,7 +51,10 @@ def masked_softmax(xp: ModuleType, scores: Array, sinks: Array | None) -> Softma
     ``p_ij = exp(s_ij) / (exp(sink_h) + sum_j exp(s_ij))``; a row without visible keys has weights 0.
     """
     sink = None if sinks is None else sinks[:, None, None]
-    shift = row_shift(xp, _row_maximum(xp, scores, sink))
+    largest = _row_maximum(xp, scores, None)
+    shift = row_shift(xp, largest)
+    if sink is not None:  # a row of nothing else has its lse to the bit
+        shift = xp.where(sink > largest, sink, shift)
     exponentials, total = _exponentials(xp, scores, shift)
     if sink is not None:
         total = total + xp.exp(sink - shift)
