@@ -12,7 +12,7 @@ from .biases.given import Dense
 from .dense import STAGES, Stage, visible_pairs
 from .dense import scores as _scores
 from .gradient import Tangents, dense_jvp
-from .kernels import Choice, choose
+from .kernels import Choice, choose, explain
 from .layout import from_heads_first, heads_first
 from .problem import Gradients, Problem, Result, make_problem
 
@@ -120,7 +120,7 @@ def dot_product_attention(
         key_positions=key_positions,
         layout=layout,
     )
-    kernel, _ = choose(problem, impl, return_weights)
+    kernel = choose(problem, impl, return_weights)
     result = problem.restore(kernel.forward(problem, lse=return_lse, weights=return_weights))
     if not (return_lse or return_weights):
         return result.out
@@ -166,10 +166,7 @@ def which_kernel(
     'dense'
     """
     _check_names("which_kernel", call, Call)
-    problem = make_problem(query, key, value, **call)
-    kernel, choice = choose(problem, impl, return_weights)
-    way = kernel.explain(problem)
-    return choice._replace(reason=f"{choice.reason}; {way}") if way else choice
+    return explain(make_problem(query, key, value, **call), impl, return_weights)
 
 
 def vjp(
@@ -192,7 +189,7 @@ def vjp(
     """
     _check_names("vjp", call, Call)
     problem = make_problem(query, key, value, **call)
-    kernel, _ = choose(problem, impl, False)
+    kernel = choose(problem, impl, False)
     result = kernel.forward(problem, lse=True, weights=False)
     restored = problem.restore(result)
 
@@ -224,7 +221,7 @@ def jvp(query: Array, key: Array, value: Array, tangents: Tangents, **call: Unpa
     _check_names("jvp", call, Call)
     problem = make_problem(query, key, value, **call)
     settled = _settle_tangents(problem, tangents)
-    kernel, _ = choose(problem, "dense", False)
+    kernel = choose(problem, "dense", False)
     result, moved = kernel.forward(problem, lse=True, weights=False), dense_jvp(problem, settled)
     return problem.restore(result), problem.restore(moved)
 

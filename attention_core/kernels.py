@@ -13,7 +13,7 @@ from .gradient import dense_vjp
 from .problem import Gradients, Problem, Result
 from .tiled import cannot_be_tiled, should_be_tiled, tiled_attention, tiled_vjp
 
-__all__ = ["Choice", "Kernel", "choose", "default_namespace", "register_kernel"]
+__all__ = ["Choice", "Kernel", "choose", "default_namespace", "explain", "register_kernel"]
 
 
 @dataclass(frozen=True)
@@ -87,11 +87,22 @@ def default_namespace() -> ModuleType:
     raise ValueError("no array library to compute with: import attention_np or attention_jax, or pass `xp`")
 
 
-def choose(problem: Problem, impl: Any, weights: bool) -> tuple[Kernel, Choice]:
+def choose(problem: Problem, impl: Any, weights: bool) -> Kernel:
     """Return the kernel for a call; a named one is used or refused, never swapped."""
     offered = _offered(problem.xp)
-    if isinstance(impl, str) and impl == "auto":
-        return _best(problem, offered, weights)
+    if not isinstance(impl, str) or impl != "auto":
+        return _named(problem, offered, impl, weights)
+    for kernel in offered.values():
+        if kernel.lacks(problem, weights) is None and kernel.suits(problem):
+            return kernel
+    return offered["dense"]
+
+
+def _offered(xp: ModuleType) -> dict[str, Kernel]:
+    return _TABLE.get(library_name(xp), (xp, _EVERYWHERE))[1]
+
+
+def _named(problem: Problem, offered: dict[str, Kernel], impl: Any, weights: bool) -> Kernel:
     known = {"auto", *_EVERYWHERE}.union(*(kernels for _, kernels in _TABLE.values()))
     if not isinstance(impl, str) or impl not in known:
         raise ValueError(f"`impl` must be one of {', '.join(sorted(known))}; got {impl!r}")
@@ -100,18 +111,23 @@ def choose(problem: Problem, impl: Any, weights: bool) -> tuple[Kernel, Choice]:
     lack = offered[impl].lacks(problem, weights)
     if lack is not None:
         raise NotImplementedError(f'`impl="{impl}"` cannot do this call: {lack}')
-    return offered[impl], Choice(impl, "named by the caller", {})
+    return offered[impl]
 
 
-def _offered(xp: ModuleType) -> dict[str, Kernel]:
-    return _TABLE.get(library_name(xp), (xp, _EVERYWHERE))[1]
-
-
-def _best(problem: Problem, offered: dict[str, Kernel], weights: bool) -> tuple[Kernel, Choice]:
+def explain(problem: Problem, impl: Any, weights: bool) -> Choice:
+    """Say which kernel :func:`choose` returns, why and which way, and why not those that it passed over."""
+    kernel = choose(problem, impl, weights)
+    if impl != "auto":
+        return _with_way(Choice(impl, "named by the caller", {}), kernel, problem)
     refused: dict[str, str] = {}
-    for name, kernel in offered.items():
-        lack = kernel.lacks(problem, weights)
-        if lack is None and kernel.suits(problem):
-            return kernel, Choice(name, "the first that suits the call", refused)
+    for name, other in _offered(problem.xp).items():
+        lack = other.lacks(problem, weights)
+        if lack is None and other.suits(problem):
+            return _with_way(Choice(name, "the first that suits the call", refused), kernel, problem)
         refused[name] = lack or "not faster for these sizes"
-    return offered["dense"], Choice("dense", "the definition", refused)
+    return _with_way(Choice("dense", "the definition", refused), kernel, problem)
+
+
+def _with_way(choice: Choice, kernel: Kernel, problem: Problem) -> Choice:
+    way = kernel.explain(problem)
+    return choice._replace(reason=f"{choice.reason}; {way}") if way else choice
