@@ -32,6 +32,7 @@ __all__ = [
     "known_int",
     "library_name",
     "matmul",
+    "read_only",
     "scalar_like",
     "sum_to_shape",
     "transpose",
@@ -195,6 +196,15 @@ def known_finite(xp: ModuleType, x: Array) -> bool:
     """Say whether every element is certainly finite; traced values are not certain."""
     finite = xp.all(xp.isfinite(x))
     return False if is_traced(finite) else bool(finite)
+
+
+def read_only(like: Array, made: Callable[[], Array]) -> Array | None:
+    """Return a new array that nobody can write to; ``None`` where the library of ``like`` has no such arrays."""
+    if not hasattr(like, "setflags"):
+        return None
+    x = made()
+    x.setflags(write=False)
+    return x
 
 
 def if_true(condition: Any, then: Callable[[], Array], otherwise: Callable[[], Array]) -> Array:

@@ -60,7 +60,7 @@ def softmax_of(problem: Problem, visible: Array | None) -> Softmax:
 def visible_pairs(problem: Problem) -> Array | None:
     """Return booleans that broadcast to ``(..., Hq, Lq, Lk)``, or ``None`` where every pair is visible."""
     p = problem
-    visible = None if p.mask is None else p.mask.visible(p.pairs())
+    visible = p.mask.visible(p.pairs()) if p.mask is not None and p.seen is None else p.seen
     if p.bias is None or not p.bias.may_mask():
         return visible
     unmasked = p.bias.values(p.pairs(), p.dtype) != -p.xp.inf

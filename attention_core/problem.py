@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from numbers import Integral
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from . import biases, checks
+from . import biases, checks, settled
 from .arrays import Array, array_namespace, as_array, common_dtype, compute_dtype, device_of, library_name
 from .biases import Bias
 from .dropout import Dropout
@@ -64,7 +64,10 @@ class Gradients(NamedTuple):
 
 @dataclass(frozen=True, eq=False, init=False)
 class Problem:
-    """A checked call. Arrays are ``(..., H, L, D)`` views of the caller's, of their dtypes; nothing is copied."""
+    """A checked call. Arrays are ``(..., H, L, D)`` views of the caller's, of their dtypes; nothing is copied.
+
+    ``seen`` are the visible pairs of the whole call where an earlier one has settled them.
+    """
 
     xp: ModuleType
     sizes: Sizes
@@ -84,6 +87,7 @@ class Problem:
     layout: str
     plain: bool
     spans: tuple[Span, Span] | None = None
+    seen: Array | None = field(default=None, init=False)  # which `replace` leaves behind: a part's pairs are others
 
     def __init__(self, **fields: Any) -> None:
         self.__dict__.update(fields)  # a frozen dataclass's own costs as much as a small call's softmax
@@ -134,10 +138,11 @@ def make_problem(
 ) -> Problem:
     """Check a call and settle its shapes, dtypes and positions; raise before any work if it is wrong."""
     checks.check_layout(layout)
-    bare = mask is None and bias is None and softcap is None and sinks is None and dropout is None and layout == "BHLD"
-    bare = bare and type(query_positions) is type(key_positions) is int and query_positions == key_positions == 0
-    if bare and (problem := _settled_before(query, key, value, scale)) is not None:
-        return problem
+    usual = bias is None and softcap is None and sinks is None and dropout is None
+    kind = settled.kind_of(mask, query_positions, key_positions, layout) if usual else None
+    if kind is not None and (fields := settled.recall(query, key, value, kind)) is not None:
+        return _problem_again(fields, query, key, value, scale)
+    given = query, key, value
     mask, bias, dropout = _as_mask(mask), _as_bias(bias), _as_dropout(dropout)
     others = _other_arrays(mask, bias, dropout, sinks, query_positions=query_positions, key_positions=key_positions)
     xp = array_namespace(("query", query), ("key", key), ("value", value), *others)
@@ -173,44 +178,21 @@ def make_problem(
         layout=layout,
         plain=plain,
     )
-    if bare and not plain and library_name(xp) != "jax":  # whose calls may mix classes
-        _remember(problem)
+    if kind is not None and library_name(xp) != "jax":  # whose calls may mix classes
+        settled.remember(problem, *given, kind)
     return problem
 
 
-_SETTLED: dict[type, dict[Any, dict[str, Any]]] = {}  # array class -> shapes and dtypes -> all but arrays and scale
-_REMEMBERED = 256
-
-
-def _settled_before(query: Array, key: Array, value: Array, scale: Any) -> Problem | None:
-    """Return the problem that an earlier call of nothing but arrays of the same class, shapes and dtypes has settled.
-
-    The checks look at nothing else, and take as long as all of a small call's arithmetic.
-    """
-    known = _SETTLED.get(type(query))
-    if known is None or not type(query) is type(key) is type(value):
-        return None
-    settled = known.get(_look(query, key, value))
-    if settled is None:
-        return None
+def _problem_again(known: dict[str, Any], query: Array, key: Array, value: Array, scale: Any) -> Problem:
     problem = object.__new__(Problem)
-    scale = checks.check_scale(scale, settled["sizes"].depth)
-    problem.__dict__.update(settled, query=query, key=key, value=value, scale=scale)
+    fields = problem.__dict__
+    fields.update(known)
+    if problem.plain or problem.layout != "BHLD":
+        query, key, value = (heads_first(problem.xp, x, problem.layout) for x in (query, key, value))
+    fields["query"], fields["key"], fields["value"] = query, key, value
+    if scale is not None:
+        fields["scale"] = checks.check_scale(scale, problem.sizes.depth)
     return problem
-
-
-def _look(query: Array, key: Array, value: Array) -> tuple[Any, ...]:
-    return query.shape, key.shape, value.shape, query.dtype, key.dtype, value.dtype
-
-
-def _remember(problem: Problem) -> None:
-    p = problem
-    if type(p.query) is type(p.key) is type(p.value):
-        known = _SETTLED.setdefault(type(p.query), {})
-        if len(known) >= _REMEMBERED:
-            known.clear()
-        arrays = ("query", "key", "value", "scale")
-        known[_look(p.query, p.key, p.value)] = {name: x for name, x in vars(p).items() if name not in arrays}
 
 
 def _check_values(xp: ModuleType, sizes: Sizes, mask: Mask | None, bias: Bias | None, dropout: Dropout | None) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from attention_core.dense import group_rows, ungroup_rows
+from attention_core.dense import group_rows, ungroup_rows, visible_pairs
 from attention_core.problem import Problem, Result
 from attention_core.softmax import NEAR, row_shift
 
@@ -34,7 +34,8 @@ def quick_attention(problem: Problem, *, lse: bool) -> Result | None:
     np.divide(scores, total, out=scores)
     out = np.matmul(scores, p.value)
     out = ungroup_rows(p, out) if grouped else out
-    if not math.isfinite(np.vdot(out, out)):
+    settled = near and p.mask is None  # where NaN in value is seen by all
+    if not settled and not math.isfinite(np.vdot(out, out)):
         return None
     if not lse:
         return Result(out)
@@ -66,8 +67,7 @@ def _subtract_shift(scores: Any) -> Any:
 
 def _hide(problem: Problem, scores: Any, finite: bool) -> bool:
     """Set the scores of masked pairs to ``-inf`` in place; ``False`` where that takes more than a place for each."""
-    assert problem.mask is not None
-    visible = problem.mask.visible(problem.pairs())
+    visible: Any = visible_pairs(problem)
     if not (finite or math.isfinite(np.add.reduce(scores, axis=None))) or scores.shape != problem.sizes.scores:
         return False
     np.copyto(scores, -np.inf, where=~visible)
