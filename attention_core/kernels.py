@@ -11,6 +11,7 @@ from .arrays import Array, library_name
 from .dense import dense_attention
 from .gradient import dense_vjp
 from .problem import Gradients, Problem, Result
+from .settled import forget
 from .tiled import cannot_be_tiled, should_be_tiled, tiled_attention, tiled_vjp
 
 __all__ = ["Choice", "Kernel", "choose", "default_namespace", "explain", "register_kernel"]
@@ -22,7 +23,8 @@ class Kernel:
 
     ``forward(problem, lse=..., weights=...)`` returns the out of a checked problem, heads first, and what is asked for.
     ``backward(problem, result, out_cotangent, lse_cotangent)`` returns the gradients. ``lacks(problem, weights)`` names
-    what this kernel cannot do of a call, or returns ``None``; ``suits(problem)`` says whether ``impl="auto"`` takes it.
+    what this kernel cannot do of a call, or returns ``None``; ``suits(problem)`` says whether ``impl="auto"`` takes it;
+    neither looks into arrays, since what they say of a call stands for others of its shapes, dtypes, mask and options.
     ``explain(problem)`` is for :func:`which_kernel`: which of its ways this kernel goes for a call, in words.
 
     >>> from attention_core.kernels import DENSE
@@ -78,6 +80,7 @@ def register_kernel(xp: ModuleType, *kernels: Kernel) -> None:
     _, known = _TABLE.get(library_name(xp), (xp, _EVERYWHERE))
     new = {kernel.name: kernel for kernel in kernels}
     _TABLE[library_name(xp)] = (xp, {**new, **{name: known[name] for name in known if name not in new}})
+    forget()
 
 
 def default_namespace() -> ModuleType:
@@ -89,9 +92,19 @@ def default_namespace() -> ModuleType:
 
 def choose(problem: Problem, impl: Any, weights: bool) -> Kernel:
     """Return the kernel for a call; a named one is used or refused, never swapped."""
-    offered = _offered(problem.xp)
     if not isinstance(impl, str) or impl != "auto":
-        return _named(problem, offered, impl, weights)
+        return _named(problem, impl, weights)
+    taken, weights = problem.taken, bool(weights)
+    if taken is None:
+        return _best(problem, weights)
+    kernel: Kernel | None = taken.get(weights)
+    if kernel is None:
+        kernel = taken[weights] = _best(problem, weights)
+    return kernel
+
+
+def _best(problem: Problem, weights: bool) -> Kernel:
+    offered = _offered(problem.xp)
     for kernel in offered.values():
         if kernel.lacks(problem, weights) is None and kernel.suits(problem):
             return kernel
@@ -102,7 +115,8 @@ def _offered(xp: ModuleType) -> dict[str, Kernel]:
     return _TABLE.get(library_name(xp), (xp, _EVERYWHERE))[1]
 
 
-def _named(problem: Problem, offered: dict[str, Kernel], impl: Any, weights: bool) -> Kernel:
+def _named(problem: Problem, impl: Any, weights: bool) -> Kernel:
+    offered = _offered(problem.xp)
     known = {"auto", *_EVERYWHERE}.union(*(kernels for _, kernels in _TABLE.values()))
     if not isinstance(impl, str) or impl not in known:
         raise ValueError(f"`impl` must be one of {', '.join(sorted(known))}; got {impl!r}")

@@ -66,7 +66,8 @@ class Gradients(NamedTuple):
 class Problem:
     """A checked call. Arrays are ``(..., H, L, D)`` views of the caller's, of their dtypes; nothing is copied.
 
-    ``seen`` are the visible pairs of the whole call where an earlier one has settled them.
+    Where an earlier call has settled them, ``seen`` are the visible pairs of the whole call, and ``taken`` the kernels
+    that ``impl="auto"`` took, with and without weights.
     """
 
     xp: ModuleType
@@ -87,7 +88,8 @@ class Problem:
     layout: str
     plain: bool
     spans: tuple[Span, Span] | None = None
-    seen: Array | None = field(default=None, init=False)  # which `replace` leaves behind: a part's pairs are others
+    seen: Array | None = field(default=None, init=False)  # both are left behind by `replace`: a part's are others
+    taken: dict[bool, Any] | None = field(default=None, init=False)
 
     def __init__(self, **fields: Any) -> None:
         self.__dict__.update(fields)  # a frozen dataclass's own costs as much as a small call's softmax

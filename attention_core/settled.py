@@ -1,7 +1,7 @@
-"""What one call settles for the next of the same shapes, dtypes and Python values: its checks, and who sees whom.
+"""What one call settles for the next of the same shapes, dtypes and Python values: its checks, its kernel, its pairs.
 
-The checks look at nothing else, and take as long as all of a small call's arithmetic; so does a mask. The one table is
-bounded, in entries and in the size of the pairs that an entry may hold; of a call's own arrays it holds none.
+They look at nothing else, and take longer than all of a small call's arithmetic. The one table is bounded, in entries
+and in the size of the pairs that an entry may hold; of a call's own arrays it holds none.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .masks.rules import Chunked, Dilated, GlobalTokens, LowerRight, Prefix, Sli
 if TYPE_CHECKING:
     from .problem import Problem
 
-__all__ = ["kind_of", "recall", "remember"]
+__all__ = ["forget", "kind_of", "recall", "remember"]
 
 _SETTLED: dict[type, dict[Any, dict[str, Any]]] = {}  # array class -> shapes, dtypes, kind -> all but arrays
 _REMEMBERED = 256
@@ -70,5 +70,10 @@ def remember(problem: Problem, query: Array, key: Array, value: Array, kind: tup
     if len(known) >= _REMEMBERED:
         known.clear()
     fields = {name: x for name, x in vars(p).items() if name not in ("query", "key", "value")}
-    fields["scale"] = checks.check_scale(None, p.sizes.depth)
+    fields["scale"], fields["taken"] = checks.check_scale(None, p.sizes.depth), {}
     known[query.shape, key.shape, value.shape, query.dtype, key.dtype, value.dtype, kind] = fields
+
+
+def forget() -> None:
+    """Settle everything anew, as when there are other kernels to take."""
+    _SETTLED.clear()

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from attention_core import kernels
 from attention_core import settled as module
 from attention_core.dense import visible_pairs
 from attention_core.masks.rules import SlidingWindow
 from attention_core.problem import make_problem
-from attention_np import dot_product_attention, masks, vjp
+from attention_np import dot_product_attention, masks, vjp, which_kernel
 
 from .reference import Answer, attention
 
@@ -210,6 +211,38 @@ def test_a_wrong_masked_call_after_a_right_one_still_raises(call: dict[str, Any]
         make_problem(*arrays(), mask=mask)
     with pytest.raises((TypeError, ValueError), match=error):
         make_problem(*arrays(), **{"mask": masks.causal(), **call})
+
+
+# The kernel that is taken
+
+
+def test_a_kernel_is_asked_once_for_calls_that_are_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(kernels, "_TABLE", dict(kernels._TABLE))
+    only_out = replace(
+        kernels.DENSE,
+        name="only-out",
+        lacks=lambda problem, weights: "weights" if weights else None,
+        suits=lambda problem: asked.append(problem.sizes) or True,
+    )
+    try:
+        dot_product_attention(*arrays())
+        kernels.register_kernel(np, only_out)
+        for _ in range(3):
+            assert kernels.choose(make_problem(*arrays()), "auto", False) is only_out
+            assert kernels.choose(make_problem(*arrays()), "auto", True).name == "dense"
+            assert kernels.choose(make_problem(*arrays()), "tiled", False).name == "tiled"
+        assert len(asked) == 2  # by the call that settles them, and by the first of those that recall
+        for mask in (masks.causal(), masks.prefix(3)):
+            for _ in range(3):
+                assert kernels.choose(make_problem(*arrays(), mask=mask), "auto", False) is only_out
+        assert len(asked) == 6
+        kernels.register_kernel(np, replace(only_out, name="none", suits=lambda problem: False))
+        assert which_kernel(*arrays()).impl == "only-out"
+        kernels.register_kernel(np, replace(only_out, suits=lambda problem: False))
+        assert which_kernel(*arrays()).impl == "dense"
+    finally:
+        module.forget()
 
 
 # The pairs that are kept
