@@ -48,6 +48,15 @@ def test_an_item_is_the_same_alone_and_beside_one_whose_scores_are_far_from_0(fa
         assert alone.lse.tobytes() == lse[item].tobytes()
 
 
+@pytest.mark.parametrize("mask", [None, masks.causal()], ids=str)
+@pytest.mark.parametrize("poison", [np.nan, np.inf, 3e38])
+def test_what_stands_in_value_comes_out_as_by_the_definition(poison: float, mask: Mask | None) -> None:
+    q, k, v = arrays()
+    v[0, 0, 2, 1], v[1, 1, 6] = poison, poison
+    quick = dot_product_attention(q, k, v, mask=mask)
+    assert quick.tobytes() == dot_product_attention(q, k, v, mask=mask, return_weights=True).out.tobytes()
+
+
 @pytest.mark.parametrize("score", [-100.0, -NEAR, np.nextafter(np.float32(-NEAR), 0), NEAR, 88.0, 1e4])
 def test_equal_scores_of_any_size_weigh_the_same(score: float) -> None:
     k, v = np.ones((1, 3, 1), np.float32), np.array([[[1.0], [2.0], [6.0]]], np.float32)
