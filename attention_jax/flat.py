@@ -21,8 +21,8 @@ __all__ = ["Operands", "Spec", "Work", "flatten", "operands_of", "spec_of", "unf
 
 _CUT = 4  # small tiles are a quarter as long
 _STEP = 2**14  # what a step of the loops costs besides its scores, in scores
-_MOST_TILES = 2**12  # that are asked of a mask while tracing
-_ROOM = 4  # tiles of scores that the forward pass may hold at once, where heads of one tile each share a step
+_MOST_ASKED = 2**13  # regions that a mask is asked about, while tracing, for small tiles
+_MOST_TILES = 2**22  # small ones, in a table
 
 
 class Operands(NamedTuple):
@@ -124,8 +124,8 @@ def _unravel(index: jax.Array, shape: tuple[int, ...]) -> tuple[jax.Array, ...]:
     return tuple(reversed(digits))
 
 
-def work_of(spec: Spec, operands: Operands, *, wide: bool = False) -> Work:
-    """Plan the loops of a call; ``wide`` for the forward pass, whose step holds a third of the backward's arrays."""
+def work_of(spec: Spec, operands: Operands) -> Work:
+    """Plan the loops of a call."""
     sizes = spec.sizes
     static = (spec.query_positions, spec.key_positions)
     traced = (operands.query_positions, operands.key_positions)
@@ -135,30 +135,31 @@ def work_of(spec: Spec, operands: Operands, *, wide: bool = False) -> Work:
     mask = operands.mask
     settled = mask is None or (mask.is_static() and None not in static)
     queries, keys, schedule = _plan(spec, mask, replace(pairs, xp=np) if settled else None)
-    room = _ROOM if wide and queries.count == keys.count == 1 else 1
-    return Work(spec, operands, queries, keys, schedule, pairs, _heads_of_a_tile(spec, queries.size, keys.size, room))
+    return Work(spec, operands, queries, keys, schedule, pairs, _heads_of_a_tile(spec, queries.size, keys.size))
 
 
 def _plan(spec: Spec, mask: Any, pairs: Any) -> tuple[Tiling, Tiling, Schedule]:
     """Return tilings and schedule; small tiles where a static mask is narrow, so that fewer hidden pairs are met."""
     sizes, group = spec.sizes, max(1, spec.sizes.group)
 
-    def plan(cut: int) -> tuple[Tiling, Tiling, Schedule]:
+    def plan(cut: int, most: int | None = None) -> tuple[Tiling, Tiling, Schedule] | None:
         queries = tiling_of(sizes.queries, max(1, spec.rows // group // cut))
         keys = tiling_of(sizes.keys, max(1, spec.columns // cut))
-        return queries, keys, make_schedule(mask, pairs, sizes, queries, keys)
+        if most is not None and queries.count * keys.count > _MOST_TILES:
+            return None
+        schedule = make_schedule(mask, pairs, sizes, queries, keys, most)
+        return None if schedule is None else (queries, keys, schedule)
 
     def cost(queries: Tiling, keys: Tiling, schedule: Schedule) -> int:
         return int(schedule.visited.sum()) * (queries.size * group * keys.size + _STEP)
 
-    few = sizes.queries * sizes.keys * _CUT**2 <= _MOST_TILES * spec.rows * spec.columns
-    plans = [plan(1)] if mask is None or pairs is None or not few else [plan(1), plan(_CUT)]
-    return min(plans, key=lambda each: cost(*each))
+    plans = [plan(1)] if mask is None or pairs is None else [plan(1), plan(_CUT, _MOST_ASKED)]
+    return min((each for each in plans if each is not None), key=lambda each: cost(*each))
 
 
-def _heads_of_a_tile(spec: Spec, queries: int, keys: int, room: int) -> int:
-    """Return the largest divisor of the number of key/value heads whose scores still fit ``room`` tiles."""
-    most = max(1, room * spec.rows * spec.columns // (spec.sizes.group * queries * keys))
+def _heads_of_a_tile(spec: Spec, queries: int, keys: int) -> int:
+    """Return the largest divisor of the number of key/value heads whose scores still fit a tile."""
+    most = max(1, spec.rows * spec.columns // (spec.sizes.group * queries * keys))
     return max(n for n in range(1, min(most, spec.sizes.kv_heads) + 1) if spec.sizes.kv_heads % n == 0)
 
 

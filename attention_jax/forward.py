@@ -1,6 +1,7 @@
 """The forward pass by tiles: online softmax (Milakov and Gimelshein 2018; Dao et al. 2022), memory linear in length.
 
-One loop over batch items and key/value heads, one over strips of queries, one over a strip's key tiles.
+One loop over batch items and key/value heads, one over strips of queries, one over a strip's key tiles. Heads whose
+scores are bounded need no running maximum.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from jax import lax
 
 from attention_core.arrays import matmul
 
+from .bounded import bounds, keys_to_bound
 from .flat import Operands, Spec, Work, flatten, unflatten_heads, work_of
 from .loops import drop_tile, join, score_tile, swapped, visible_tile, visit
 from .poison import all_finite, finite, put_back
@@ -50,16 +52,28 @@ def forward(spec: Spec, operands: Operands) -> tuple[jax.Array, jax.Array]:
 
     The loops read tiles from the whole arrays: of a long cache, a call touches no more than the mask leaves.
     """
-    work = work_of(spec, operands, wide=True)
+    work = work_of(spec, operands)
     query, key, value = flatten(work)
+    seen = keys_to_bound(work)
 
     def one(index: jax.Array) -> tuple[jax.Array, ...]:
         tiles = _met_once(work, index, key, value) if work.reads_once else _met_often(work, index, key, value)
-        strips, sound = lax.map(lambda n: _strip(work, index, n, query, tiles), jnp.arange(work.queries.count))
-        return *(join(work, x) for x in strips), jnp.all(sound)
+
+        def strips(bounded: bool) -> Any:
+            return lax.map(lambda n: _strip(work, index, n, query, tiles, bounded), jnp.arange(work.queries.count))
+
+        if seen is not None:
+            heads = (lax.dynamic_index_in_dim(x, index, 0, False) for x in (query, key, value))
+            bounded, sound = bounds(work, seen, *heads)
+            done, _ = lax.cond(bounded, lambda: strips(True), lambda: strips(False))
+        else:
+            done, sound = strips(False)
+        return *(join(work, x) for x in done), jnp.all(sound)
 
     out, lse, sound = lax.map(one, jnp.arange(query.shape[0]))
-    sound = jnp.all(sound) & all_finite(*(operands[:1] if work.reads_once else operands[:3]))
+    sound = jnp.all(sound)
+    if seen is None:
+        sound = sound & all_finite(*(operands[:1] if work.reads_once else operands[:3]))
     out, lse = put_back(work, unflatten_heads(spec, out), unflatten_heads(spec, lse), sound)
     return out.astype(spec.out_dtype), lse
 
@@ -97,14 +111,14 @@ def _cut(work: Work, x: jax.Array, index: jax.Array, start: Any, size: int) -> j
 
 
 def _strip(
-    work: Work, index: jax.Array, n: jax.Array, query: jax.Array, tiles: Tiles
+    work: Work, index: jax.Array, n: jax.Array, query: jax.Array, tiles: Tiles, bounded: bool
 ) -> tuple[tuple[jax.Array, ...], jax.Array]:
     queries = work.strip(n)
     shape = (work.heads, work.spec.sizes.group, queries.size)
     given = lax.dynamic_slice(query, (index, 0, 0, queries.start, 0), (1, *shape, query.shape[-1]))
     given = given.reshape(work.heads, work.rows, query.shape[-1])
     rows = Rows(n, queries, finite(given.astype(work.spec.dtype)) * work.spec.scale)
-    state = meet(work, index, rows, tiles)
+    state = (_meet_bounded if bounded else meet)(work, index, rows, tiles)
     total = jnp.where(state.total == 0, 1, state.total)
     lse = jnp.where(state.total == 0, -jnp.inf, state.largest + jnp.log(total))
     return ((state.values / total).reshape(*shape, work.spec.sizes.value_depth), lse.reshape(shape)), state.sound
@@ -129,6 +143,23 @@ def meet(work: Work, index: jax.Array, rows: Rows, tiles: Tiles, rare: bool = Fa
     start = _start(work, index, rows.queries)
     state: State = visit(work, index, rows.n, rows.queries, step, start, rare)
     return state
+
+
+def _meet_bounded(work: Work, index: jax.Array, rows: Rows, tiles: Tiles) -> State:
+    """The same where no score needs a shift: the maximum stays 0."""
+
+    def step(state: State, keys: TracedSpan, pairs: TracedPairs, hide: bool) -> State:
+        k, v = tiles(keys)
+        s, _ = score_tile(work, matmul(jnp, rows.scaled, k), pairs)
+        p = jnp.exp(s)
+        if hide:
+            p = jnp.where(visible_tile(work, pairs, hide), p, 0)
+        total = state.total + p.sum(axis=-1, keepdims=True)
+        return state._replace(total=total, values=state.values + matmul(jnp, drop_tile(work, p, pairs), v))
+
+    start = _start(work, index, rows.queries)
+    done: State = visit(work, index, rows.n, rows.queries, step, start._replace(largest=jnp.zeros_like(start.largest)))
+    return done
 
 
 def _start(work: Work, index: jax.Array, queries: TracedSpan) -> State:

@@ -1,0 +1,96 @@
+"""Heads whose scores Cauchy-Schwarz bounds: softmax does not change when a row is shifted, so nothing is.
+
+Without a running maximum a step has no pass for it and rescales nothing: it adds exponentials, and weighted values.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from attention_core.masks.given import Rule
+from attention_core.pairs import Span
+
+from .flat import Work
+
+__all__ = ["bounds", "keys_to_bound"]
+
+_WIDEST = 60.0  # binary orders on either side of 1 that a weight may reach
+_SPARE = 4.0  # binary orders that roundings may take
+_MOST_ASKED = 64  # mixed tiles whose pairs are looked at while tracing
+
+Tile: TypeAlias = tuple[Span, Span]
+
+
+def keys_to_bound(work: Work) -> np.ndarray | None:
+    """Return which keys some query sees ``(Lk,)``, or ``None`` where no bound is to be asked for.
+
+    A bias or a sink has no bound, and a cache is not to be read whole for one. Keys that nobody sees must not change
+    the result, not in its last bit: so a mask that is only known at run time, or differs between heads, has none.
+    """
+    operands = work.operands
+    if operands.bias is not None or operands.sinks is not None or work.reads_once or not work.schedule.static:
+        return None
+    if operands.mask is not None and any(isinstance(part, Rule) for part in operands.mask.parts()):
+        return None
+    seen, asked = np.zeros(work.keys.length, bool), 0
+    for tile in _tiles(work, full=True):
+        seen[slice(*tile[1])] = True
+    for tile in _tiles(work, full=False):
+        keys = slice(*tile[1])
+        if seen[keys].all():
+            continue
+        visible, asked = _visible(work, tile), asked + 1
+        if visible.shape[0] > 1 or asked > _MOST_ASKED:
+            return None
+        seen[keys] |= visible.any(axis=(0, 1))
+    return seen
+
+
+def _tiles(work: Work, *, full: bool) -> Iterator[Tile]:
+    """Yield the tiles of the schedule in which every pair is visible, or the mixed ones."""
+    schedule = work.schedule
+    for n, order in enumerate(schedule.order):
+        first, last = (0, schedule.full[n]) if full else (schedule.full[n], schedule.visited[n])
+        start = work.queries.start(n)
+        for key in map(work.keys.start, map(int, order[first:last])):
+            yield (start, start + work.queries.size), (key, key + work.keys.size)
+
+
+def _visible(work: Work, tile: Tile) -> np.ndarray:
+    """Return the visible pairs of a tile, one array for all heads and items where they share it."""
+    if work.operands.mask is None:
+        return np.ones((1, 1, 1), bool)
+    visible = np.asarray(work.operands.mask.visible(replace(work.pairs, xp=np).tile(*tile)))
+    visible = visible.reshape(math.prod(visible.shape[:-2]), *visible.shape[-2:])
+    return np.broadcast_to(visible, (len(visible), *(last - first for first, last in tile)))
+
+
+def bounds(
+    work: Work, seen: np.ndarray, query: jax.Array, key: jax.Array, value: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Say whether no weight ``e^s`` of these heads needs a shift, and whether all that is seen is known to be finite.
+
+    A sum of weighted values must not overflow, and a row whose weights are all small must keep the digits of small
+    values: each column of values leaves room, below its largest and above.
+    """
+    if not seen.all():
+        key, value = (jnp.where(seen[:, None], x, 0) for x in (key, value))
+    query, key, value = (x.astype(work.spec.dtype) for x in (query, key, value))
+    squares = [jnp.max(jnp.sum(x * x, axis=-1)) for x in (query, key)]
+    columns = jnp.maximum(jnp.max(value, axis=-2), -jnp.min(value, axis=-2))
+    limits, largest = jnp.finfo(work.spec.dtype), jnp.max(columns)
+    below = jnp.log2(jnp.min(jnp.where(columns == 0, jnp.inf, columns))) - (limits.minexp + limits.nmant)
+    above = limits.maxexp - jnp.log2(largest * work.spec.sizes.keys)
+    bound = abs(work.spec.scale) * jnp.sqrt(squares[0]) * jnp.sqrt(squares[1])
+    sound = (bound < jnp.inf) & (largest < jnp.inf)
+    if work.spec.softcap is not None:
+        bound = jnp.minimum(bound, work.spec.softcap)
+    room = jnp.minimum(jnp.minimum(below, above) - _SPARE, _WIDEST)
+    return sound & (bound * math.log2(math.e) <= room), sound
