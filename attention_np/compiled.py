@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -19,33 +19,42 @@ _DEGREES = {"f": 7, "d": 13}  # the first term left out is less than a tenth of 
 _OPTIONS: dict[str, Any] = {"nogil": True, "fastmath": {"contract"}}  # fused alike in a loop's body and its remainder
 
 
+Loop: TypeAlias = Callable[[Any, float, float], None]
+"""``loop(x, low, high)`` works in place on contiguous numbers."""
+
+
 @once
-def load(dtype: np.dtype[Any]) -> Callable[[Any], None] | None:
+def load(dtype: np.dtype[Any], clamped: bool = False) -> Loop | None:
     """Compile the loop for a dtype, or return ``None`` where numba is missing, does not suit NumPy, or is disabled."""
+    return _compiled(dtype, clamped)
+
+
+def _compiled(dtype: np.dtype[Any], clamped: bool) -> Any:
     try:
         import numba
     except (ImportError, AttributeError, SystemError):
         return None
     if numba.config.DISABLE_JIT:
         return None
-    loop, kinds = _loop(dtype), [numba.void(numba.from_dtype(dtype)[::1])]
+    real = numba.from_dtype(dtype)
+    kind, loop = numba.void(real[::1], real, real), _loop(dtype, clamped)
     try:
-        return numba.njit(kinds, cache=True, **_OPTIONS)(loop)
+        return numba.njit(kind, cache=True, **_OPTIONS)(loop)
     except (RuntimeError, OSError):  # there is no place for a cache
-        return _uncached(numba, kinds, loop)
+        return _uncached(numba, kind, loop)
     except numba.core.errors.NumbaError:
         return None
 
 
-def _uncached(numba: Any, kinds: Any, loop: Any) -> Any:
+def _uncached(numba: Any, kind: Any, loop: Any) -> Any:
     try:
-        return numba.njit(kinds, **_OPTIONS)(loop)
+        return numba.njit(kind, **_OPTIONS)(loop)
     except (RuntimeError, OSError, numba.core.errors.NumbaError):
         return None
 
 
-def _loop(dtype: np.dtype[Any]) -> Callable[[Any], None]:
-    """Return the loop ``x = 2^x``, in place, for what numbers of this dtype are made of."""
+def _loop(dtype: np.dtype[Any], clamped: bool) -> Loop:
+    """Return the loop ``x = 2^x``, or ``x = 2^min(max(x, low), high)``, for what numbers of a dtype are made of."""
     real: Any = dtype.type
     integer: Any = np.dtype(f"i{dtype.itemsize}").type
     bits, bias = int(np.finfo(dtype).nmant), np.finfo(dtype).maxexp - 1
@@ -53,25 +62,29 @@ def _loop(dtype: np.dtype[Any]) -> Callable[[Any], None]:
     taylor = tuple(real(math.log(2) ** k / math.factorial(k)) for k in range(_DEGREES[dtype.char], -1, -1))
     zero = real(0)
 
-    def loop(x: Any) -> None:
+    def loop(x: Any, low: Any, high: Any) -> None:
         for i in range(x.size):
-            n = real(x[i] + shift)
-            f = x[i] - (n - shift)
-            p = zero
+            exponent = min(max(x[i], low), high) if clamped else x[i]  # NaN stays NaN
+            whole = real(exponent + shift)
+            fraction = exponent - (whole - shift)
+            power = zero
             for coefficient in taylor:
-                p = p * f + coefficient
-            x[i] = p * integer(n.view(integer) << bits).view(real)
+                power = power * fraction + coefficient
+            x[i] = power * integer(whole.view(integer) << bits).view(real)
 
     return loop
 
 
-def exp2(x: Any, out: Any = None) -> Any:
-    """Return ``2^x`` of numbers whose ``2^x`` is an ordinary one; ``out`` is contiguous, and may be ``x``."""
+def exp2(x: Any, out: Any = None, limits: tuple[float, float] | None = None) -> Any:
+    """Return ``2^x`` of numbers kept within limits, or whose ``2^x`` is neither infinite nor a denormal number.
+
+    ``out`` is contiguous, and may be ``x``.
+    """
     if out is None:
         out = np.array(x, order="C")
     elif out is not x:
         np.copyto(out, x)
-    loop = load(out.dtype)
+    loop = load(out.dtype, limits is not None)
     assert loop is not None
-    loop(out.reshape(-1))
+    loop(out.reshape(-1), *(limits or (0.0, 0.0)))
     return out

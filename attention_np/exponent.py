@@ -32,6 +32,14 @@ class Exponential:
     floor: float
     ceiling: float
     bound: float
+    takes_limits: bool = False
+
+    def clamped(self, x: Any) -> Any:
+        """Return the function of numbers kept within floor and ceiling, in place."""
+        if self.takes_limits:
+            return self.function(x, x, (self.floor, self.ceiling))
+        np.clip(x, self.floor, self.ceiling, out=x)
+        return self.function(x, out=x)
 
 
 def exponential(dtype: np.dtype[Any]) -> Exponential:
@@ -53,8 +61,8 @@ def _exponential(dtype: np.dtype[Any], whose: str) -> Exponential:
     base2 = whose != "numpy" or _is_vectorised("exp2", dtype)
     function, unit = (_exp2(whose), math.log2(math.e)) if base2 else (np.exp, 1.0)
     factor = 1.0 if base2 else math.log(2.0)
-    name = f"{whose} {function.__name__}"
-    return Exponential(name, function, unit, *(factor * limit for limit in (_FLOOR, _CEILING, _BOUND)))
+    floor, ceiling, bound = (factor * limit for limit in (_FLOOR, _CEILING, _BOUND))
+    return Exponential(f"{whose} {function.__name__}", function, unit, floor, ceiling, bound, whose == "numba")
 
 
 def _exp2(whose: str) -> Any:

@@ -11,6 +11,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from .once import once
+
 __all__ = ["Multiply", "chosen", "has", "multiply", "provider", "use_provider"]
 
 Multiply: TypeAlias = Callable[[Any, Any, Any], Any]
@@ -47,14 +49,19 @@ _LACKING = {
 
 
 def has(name: str, dtype: Any = np.float32) -> bool:
-    """Say whether ``"mkl"`` or ``"numba"`` can be used; what is imported for it would double a first call's time."""
+    """Say whether ``"mkl"`` or ``"numba"`` can be used."""
     if name == "mkl":
-        from . import mkl
-
-        return mkl.load() is not None
+        return _mkl().load() is not None
     from . import compiled
 
     return compiled.load(np.dtype(dtype)) is not None
+
+
+@once
+def _mkl() -> Any:
+    from . import mkl  # what it imports would double the time of the first call
+
+    return mkl
 
 
 @cache

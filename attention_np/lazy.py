@@ -54,8 +54,7 @@ def _lazy_segment(call: Call, tile: Tile, segment: Segment, unset: Any) -> bool:
         call, tile, segment, scores, seen, unset
     ):
         scores = _shifted_scores(call, tile, segment, bias)  # far from the old reference they were rounded
-    np.clip(scores, exp.floor, exp.ceiling, out=scores)  # above only masked pairs, whose weights become 0
-    exp.function(scores, out=scores)
+    exp.clamped(scores)  # above only masked pairs, whose weights become 0
     hide(scores, tile.group, segment, seen)
     tile.add(scores, segment)
     return True
