@@ -29,7 +29,7 @@ class Case:
     backward: bool = False
     threads: int = 1
     hostile: str | None = None
-    mkl: bool = False  # as with the extra `mkl`
+    extra: str | None = None  # the one that counts as installed
     short: bool = False  # stands in the README too
 
     def scores(self) -> int:
@@ -103,7 +103,7 @@ class Case:
 
 def all_cases() -> list[Case]:
     """Return the table's rows."""
-    return [*_whole(), *_with_mkl(), *_masked(), *_decoded(), *_backward(), *_small(), *_hostile()]
+    return [*_whole(), *_with_extras(), *_masked(), *_decoded(), *_backward(), *_small(), *_hostile()]
 
 
 def _whole() -> list[Case]:
@@ -125,12 +125,18 @@ def _whole() -> list[Case]:
     ]
 
 
-def _with_mkl() -> list[Case]:
+def _with_extras() -> list[Case]:
+    whole = [case for case in _whole() if case.queries == 2048]
+    others = [case for case in (*_whole(), *_masked(), *_backward()) if case.threads == 2 or case not in _whole()]
     return [
-        replace(case, name=f"extra mkl: {case.name}", peers=("torch",), mkl=True)
-        for case in _whole()
-        if case.queries == 2048
+        *(_with_extra("mkl", case, ("torch",)) for case in whole),
+        *(_with_extra("numba", case, ("torch", "plain")) for case in whole),
+        *(replace(_with_extra("numba", case, case.peers), short=False) for case in others),
     ]
+
+
+def _with_extra(extra: str, case: Case, peers: tuple[str, ...]) -> Case:
+    return replace(case, name=f"extra {extra}: {case.name}", peers=peers, extra=extra)
 
 
 def _masked() -> list[Case]:

@@ -40,6 +40,6 @@ def _machine(machine: dict[str, Any]) -> str:
     blas = ", ".join(f"{each['internal_api']} {each['version']} ({each['architecture']})" for each in machine["blas"])
     load = "" if machine["load"] is None else f", load {machine['load']:.1f} at the start"
     cores = f"{machine['processor']}, {machine['cores']} cores{load}"
-    rule = "float32, one thread and no MKL where nothing else is said"
+    rule = "float32, one thread and no extra where nothing else is said"
     heads = "Rows differ in their heads (1 to 32): compare ratios, not milliseconds."
     return f"{rule}; {cores}; {versions}; BLAS: {blas}. {heads}"
