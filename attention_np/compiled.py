@@ -24,7 +24,7 @@ Loop: TypeAlias = Callable[[Any, float, float], None]
 
 
 @once
-def load(dtype: np.dtype[Any], clamped: bool = False) -> Loop | None:
+def load(dtype: np.dtype[Any], clamped: bool) -> Loop | None:
     """Compile the loop for a dtype, or return ``None`` where numba is missing, does not suit NumPy, or is disabled."""
     return _compiled(dtype, clamped)
 

@@ -54,7 +54,7 @@ def has(name: str, dtype: Any = np.float32) -> bool:
         return _mkl().load() is not None
     from . import compiled
 
-    return compiled.load(np.dtype(dtype)) is not None
+    return compiled.load(np.dtype(dtype), False) is not None
 
 
 @once
