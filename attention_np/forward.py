@@ -27,6 +27,8 @@ from .workspace import Workspace, workspace
 
 __all__ = ["tiled_forward", "ways"]
 
+_SMALLEST = 2.0**-30  # sum of a row's weights, below which products with small values would lose digits
+
 
 def tiled_forward(
     problem: Problem,
@@ -112,7 +114,7 @@ def _lazy(call: Call, tile: Tile) -> bool:
 
 
 def bounded_tile(call: Call, tile: Tile) -> bool:
-    """Sum a tile's exponentials and weighted values without any shift."""
+    """Sum a tile's exponentials and weighted values without any shift; ``False`` where a row's are all small."""
     tile.reset()
     factors, softcap, exponential = tile.factors(extended=False), call.problem.softcap, call.exponential
     for segment in tile.place.tile.segments:
@@ -123,4 +125,4 @@ def bounded_tile(call: Call, tile: Tile) -> bool:
         if segment.masked[1]:
             hide(scores, tile.group, segment, seen_tile(tile.place, tile.plan, segment, None))
         tile.add(scores, segment)
-    return True
+    return float(tile.totals.min(where=tile.totals != 0, initial=1)) >= _SMALLEST
