@@ -29,8 +29,8 @@ def attend(request: pytest.FixtureRequest) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize("mask", [None, causal()], ids=["full", "causal"])
-@pytest.mark.parametrize("size", [1e-30, 1e-20, 1e-10, 1.0, 1e20, 1e35])
-@pytest.mark.parametrize("score", [-54.0, -40.0, -25.0, -1.0, 40.0, 54.0])
+@pytest.mark.parametrize("size", [1e-30, 1e-20, 1.0, 1e35])
+@pytest.mark.parametrize("score", [-54.0, -25.0, 54.0])
 def test_values_of_any_size_keep_their_digits(
     score: float, size: float, mask: Mask | None, attend: Callable[..., Any]
 ) -> None:
