@@ -164,6 +164,8 @@ def _first_position(name: str, first: int, length: int) -> int:
 
 def fits(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
     """Say whether ``shape`` broadcasts to exactly ``target``."""
+    if shape == target[len(target) - len(shape) :]:
+        return True
     try:
         return broadcast_shapes(shape, target) == target
     except ValueError:

@@ -124,6 +124,8 @@ class Pairs:
 
     def cut(self, x: Array, axis: int, span: Span) -> Array:
         """Return ``x`` at the indices of ``span`` along a negative ``axis``."""
+        if span == (0, x.shape[axis]):
+            return x
         return x[(..., slice(*span), *(slice(None),) * (-axis - 1))]
 
     def spread(self, x: Array, axis: int, span: Span, size: int) -> Array:

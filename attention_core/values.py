@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
+from functools import cache
 from numbers import Integral
 from typing import Any, Self
 
@@ -24,9 +25,14 @@ class Value:
         """Say whether no field holds an array, so that equal values mean equal pairs for ever."""
         return not self.data_names()
 
+    @classmethod
+    @cache
+    def _names(cls) -> tuple[str, ...]:
+        return tuple(f.name for f in fields(cls))
+
     def data_names(self) -> tuple[str, ...]:
         """Names of the fields that hold arrays, or other values that do."""
-        return tuple(f.name for f in fields(self) if not is_static(getattr(self, f.name)))
+        return tuple(name for name in self._names() if not is_static(getattr(self, name)))
 
     def arrays(self) -> tuple[Any, ...]:
         """All arrays within, in the order of the fields."""
@@ -38,7 +44,7 @@ class Value:
         return replace(self, **mapped)
 
     def _fields(self) -> tuple[Any, ...]:
-        return tuple(getattr(self, f.name) for f in fields(self))
+        return tuple(getattr(self, name) for name in self._names())
 
     def __eq__(self, other: object) -> bool:
         if type(self) is not type(other):
