@@ -4,11 +4,13 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+import pytest
 
 from attention_core import biases, dropout, masks
 from attention_core.dense import dense_attention
 from attention_core.gradient import dense_vjp
 from attention_core.problem import Gradients, Problem, Result, make_problem
+from attention_np import gemm
 from attention_np.plan import TileShape
 
 
@@ -88,6 +90,13 @@ BIASES: dict[str, Make] = {
     "sum": lambda rng, s: biases.alibi(s.heads) + biases.dense(rng.standard_normal((1, s.keys))),
     "rule": lambda rng, s: biases.rule(_sloped, rng.standard_normal(s.heads), vjp=_sloped_vjp),
 }
+
+
+def choose(name: str, patch: pytest.MonkeyPatch) -> None:
+    """Let the kernel compute by a provider, or skip the test where it is not installed."""
+    if name != "numpy" and not gemm.has(name):
+        pytest.skip(f"{name} is not installed; `pip install {name}` brings it")
+    patch.setitem(gemm._CHOSEN, "name", name)
 
 
 class Case(NamedTuple):

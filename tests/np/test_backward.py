@@ -13,7 +13,7 @@ from attention_np.bias_gradient import diagonal_sums
 from attention_np.forward import tiled_forward
 from attention_np.plan import TileShape
 
-from .problems import BIASES, MASKS, Case, assert_like, defined_gradients, random_case
+from .problems import BIASES, MASKS, Case, assert_like, choose, defined_gradients, random_case
 from .test_forward import rng_of
 
 
@@ -65,6 +65,20 @@ def test_a_cotangent_that_is_not_finite_reaches_its_row_only() -> None:
     dout = rng.standard_normal(case.problem.sizes.out)
     dout[..., 0, :] = np.nan
     check(case, rng, dout=dout)
+
+
+@pytest.mark.parametrize("name", ["numpy", "mkl", "numba"])
+def test_every_exponential(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    choose(name, monkeypatch)
+    rng = rng_of("exponentials")
+    for mask, bias, scale in (
+        ("none", "none", 1.0),
+        ("causal", "alibi", 1.0),
+        ("dense", "holes", 1.0),
+        ("window", "none", 99.0),
+    ):
+        check(random_case(rng, mask, bias, "float64", scale=scale), rng, scale=scale)
+        check(random_case(rng, mask, bias, "float32", scale=min(scale, 9)), rng, scale=scale)
 
 
 @pytest.mark.parametrize("scale", [16.0, 400.0])

@@ -9,10 +9,10 @@ import pytest
 
 from attention_core import masks
 from attention_core.problem import make_problem
-from attention_np import decode, exponent, forward, gemm, heads, lazy, plan, quick, tile
+from attention_np import decode, exponent, forward, heads, lazy, plan, quick, tile
 from attention_np.plan import TileShape
 
-from .problems import Case
+from .problems import Case, choose
 from .test_forward import check
 
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -186,12 +186,6 @@ MUTANTS: tuple[Patch, ...] = (
     full_range_too_wide, last_key_left_out, rows_trimmed_too_far, sink_forgotten, scale_forgotten, base_mixed_up,
     bound_before_the_cap, clamp_forgotten_above, decode_sees_all_keys, decode_off_by_one, quick_lse_without_its_shift,
 )  # fmt: skip
-
-
-def choose(name: str, patch: pytest.MonkeyPatch) -> None:
-    if name != "numpy" and not gemm.has(name):
-        pytest.skip(f"{name} is not installed; `pip install {name}` brings it")
-    patch.setitem(gemm._CHOSEN, "name", name)
 
 
 def test_ours_passes() -> None:
