@@ -27,7 +27,7 @@ __all__ = [
     "weights_from_lse",
 ]
 
-NEAR = 60.0  # exponentials of scores up to this, and sums of them, are neither too large nor too small for float32
+NEAR = 40.0  # of scores up to this, exponentials do not overflow, and weights of 1e-20 keep their digits in float32
 
 _ROUNDED = 2.0**-10  # the error of a weight, relative to it, that the rounding of its row's lse may cause
 
