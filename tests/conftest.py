@@ -4,8 +4,10 @@ import importlib.util
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,6 +38,23 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip the tests marked `torch` where it is missing."""
     if item.get_closest_marker("torch") is not None and importlib.util.find_spec("torch") is None:
         pytest.skip(NO_TORCH)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Hold BLAS at one thread where several workers share the cores; the tests of threads want theirs."""
+    if "PYTEST_XDIST_WORKER" not in os.environ or ROOT / "tests" / "np" in item.path.parents:
+        return (yield)
+    with _blas().limit(limits=1):
+        return (yield)
+
+
+@cache
+def _blas() -> Any:
+    import numpy  # noqa: F401  # whose BLAS it is
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController().select(user_api="blas")
 
 
 @pytest.fixture(scope="session")

@@ -216,7 +216,7 @@ def test_other_processes_give_the_same_bits(method: str, tmp_path: Path) -> None
     script.write_text(POOLED, encoding="utf-8")
     root = Path(__file__).resolve().parents[2]
     command = [sys.executable, "-W", "ignore", str(script), method]
-    env = {**os.environ, "PYTHONPATH": str(root)}
+    env = {**os.environ, "PYTHONPATH": str(root), "ARRAY_ATTENTION_GEMM": "numpy"}  # numba takes each process a second
     done = subprocess.run(command, check=False, cwd=root, env=env, capture_output=True, text=True)
     assert done.stdout.split() == ["True"], done.stderr
 
