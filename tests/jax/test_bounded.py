@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -68,6 +69,27 @@ def test_keys_that_a_bound_is_taken_over_are_those_that_some_query_sees(mask: st
 )
 def test_what_has_no_bound(call: dict[str, Any]) -> None:
     assert keys_to_bound(work_for(**call)) is None
+
+
+@jax.tree_util.register_static
+@dataclass(frozen=True, eq=False, repr=False)
+class AskingJax(masks.Mask):
+    """A caller's own class, which computes with JAX whatever library it is asked in."""
+
+    def visible(self, pairs: Any) -> Any:
+        return jnp.less_equal(pairs.key_position, pairs.query_position)
+
+
+@pytest.mark.parametrize("mask", [AskingJax(), AskingJax() & masks.prefix(KEYS)], ids=repr)
+def test_a_class_of_the_callers_own_is_not_asked_while_tracing(mask: Any) -> None:
+    query, key, value = (jnp.asarray(np.random.default_rng(2).normal(size=(n, 3))) for n in (QUERIES, KEYS, KEYS))
+    assert keys_to_bound(work_for(mask=mask)) is None
+    scores = np.asarray(query, np.float64) @ np.asarray(key, np.float64).T / 3**0.5
+    weights = np.where(np.tri(QUERIES, KEYS, dtype=bool), np.exp(scores), 0)
+    expected = weights @ np.asarray(value, np.float64) / weights.sum(-1, keepdims=True)
+    np.testing.assert_allclose(
+        dot_product_attention(query, key, value, mask=mask, impl="tiled"), expected, rtol=1e-5, atol=1e-5
+    )
 
 
 def test_a_mask_of_many_mixed_tiles_is_not_asked_for_all_of_them() -> None:
