@@ -39,6 +39,8 @@ def keys_to_bound(work: Work) -> np.ndarray | None:
         return None
     if kind_of(operands.mask, 0, 0, "BHLD") is None:  # a caller's own rule or class may ask JAX
         return None
+    if operands.mask is None:
+        return np.ones(work.keys.length, bool)
     seen, asked = np.zeros(work.keys.length, bool), 0
     for tile in _tiles(work, full=True):
         seen[slice(*tile[1])] = True
@@ -65,8 +67,6 @@ def _tiles(work: Work, *, full: bool) -> Iterator[Tile]:
 
 def _visible(work: Work, tile: Tile) -> np.ndarray:
     """Return the visible pairs of a tile, one array for all heads and items where they share it."""
-    if work.operands.mask is None:
-        return np.ones((1, 1, 1), bool)
     visible = np.asarray(work.operands.mask.visible(replace(work.pairs, xp=np).tile(*tile)))
     visible = visible.reshape(math.prod(visible.shape[:-2]), *visible.shape[-2:])
     return np.broadcast_to(visible, (len(visible), *(last - first for first, last in tile)))

@@ -92,6 +92,11 @@ def test_a_class_of_the_callers_own_is_not_asked_while_tracing(mask: Any) -> Non
     )
 
 
+def test_without_a_mask_no_tile_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("attention_jax.bounded._tiles", None)  # of a million keys there would be four million
+    np.testing.assert_array_equal(keys_to_bound(work_for((4, 4))), np.ones(KEYS, bool))
+
+
 def test_a_mask_of_many_mixed_tiles_is_not_asked_for_all_of_them() -> None:
     def asked(mask: Any) -> bool:
         return keys_to_bound(work_for((4, 4), queries=200, keys=200, mask=mask)) is not None
