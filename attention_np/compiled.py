@@ -30,26 +30,19 @@ def load(dtype: np.dtype[Any], clamped: bool) -> Loop | None:
 
 
 def _compiled(dtype: np.dtype[Any], clamped: bool) -> Any:
+    loop = _loop(dtype, clamped)
+    return _jitted(loop, dtype, cache=True) or _jitted(loop, dtype, cache=False)  # without a place for it, or damaged
+
+
+def _jitted(loop: Loop, dtype: np.dtype[Any], *, cache: bool) -> Any:
     try:
         import numba
-    except (ImportError, AttributeError, SystemError):
-        return None
-    if numba.config.DISABLE_JIT:
-        return None
-    real = numba.from_dtype(dtype)
-    kind, loop = numba.void(real[::1], real, real), _loop(dtype, clamped)
-    try:
-        return numba.njit(kind, cache=True, **_OPTIONS)(loop)
-    except (RuntimeError, OSError):  # there is no place for a cache
-        return _uncached(numba, kind, loop)
-    except numba.core.errors.NumbaError:
-        return None
 
-
-def _uncached(numba: Any, kind: Any, loop: Any) -> Any:
-    try:
-        return numba.njit(kind, **_OPTIONS)(loop)
-    except (RuntimeError, OSError, numba.core.errors.NumbaError):
+        if numba.config.DISABLE_JIT:
+            return None
+        real = numba.from_dtype(dtype)
+        return numba.njit(numba.void(real[::1], real, real), cache=cache, **_OPTIONS)(loop)
+    except Exception:  # noqa: BLE001  an import that was interrupted, or a cache cut short, fails in any way
         return None
 
 

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -103,6 +104,44 @@ def test_where_there_is_no_place_for_a_cache_the_loop_is_compiled_without(monkey
     assert loop.stats.cache_path is None
     loop(x, 0.0, 0.0)
     assert x.tolist() == [1, 2, 4, 8, 16]
+
+
+INTERRUPTED = """
+import builtins, numpy as np
+from attention_np import dot_product_attention
+left, importing = [20], builtins.__import__
+def stop(name, *given, **more):
+    left[0] -= name.startswith("numba")
+    if left[0] == 0:
+        left[0] = -1
+        raise KeyboardInterrupt
+    return importing(name, *given, **more)
+builtins.__import__ = stop
+x = np.ones((1, 300, 8), np.float32)
+for _ in range(2):
+    try:
+        print(dot_product_attention(x, x, x, impl="tiled").mean().round(3))
+    except KeyboardInterrupt:
+        print("interrupted")
+"""
+
+
+@needs_numba
+def test_an_interrupted_import_of_numba_ends_no_later_call() -> None:
+    assert printed(INTERRUPTED, ARRAY_ATTENTION_GEMM="auto").split() == ["interrupted", "1.0"]
+
+
+@pytest.mark.slow
+@needs_numba
+@pytest.mark.parametrize("ending", ["*.nbi", "*.nbc"])
+def test_a_cache_that_was_cut_short_is_not_read(ending: str, tmp_path: Path) -> None:
+    program = "from attention_np import compiled; print(compiled.exp2(__import__('numpy').arange(3.0)))"
+    assert printed(program, NUMBA_CACHE_DIR=str(tmp_path)) == "[1. 2. 4.]"
+    files = list(tmp_path.rglob(ending))
+    assert files
+    for file in files:
+        file.write_bytes(file.read_bytes()[:20])
+    assert printed(program, NUMBA_CACHE_DIR=str(tmp_path)) == "[1. 2. 4.]"
 
 
 IN_THREADS = """
