@@ -17,7 +17,7 @@ from .masks.rules import Chunked, Dilated, GlobalTokens, LowerRight, Prefix, Sli
 if TYPE_CHECKING:
     from .problem import Problem
 
-__all__ = ["forget", "kind_of", "recall", "remember"]
+__all__ = ["forget", "kind_of", "recall", "remember", "values_of"]
 
 _SETTLED: dict[type, dict[Any, dict[str, Any]]] = {}  # array class -> shapes, dtypes, kind -> all but arrays
 _REMEMBERED = 256
@@ -34,17 +34,17 @@ def kind_of(mask: Any, query_positions: Any, key_positions: Any, layout: str) ->
         return None
     if mask is None:
         return None, query_positions, key_positions, layout
-    values = _values_of(mask)
+    values = values_of(mask)
     return values and (values, query_positions, key_positions, layout)
 
 
-def _values_of(mask: Any) -> tuple[Any, ...] | None:
+def values_of(mask: Any) -> tuple[Any, ...] | None:
     """Return a mask as integers and classes; ``None`` where it reads an array, or asks what is not ours."""
     if type(mask) not in _OF_VALUES:
         return None
     values: list[Any] = [type(mask)]
     for x in mask.__dict__.values():
-        value = x if x is None or type(x) is int else _values_of(x)
+        value = x if x is None or type(x) is int else values_of(x)
         if value is None and x is not None:
             return None
         values.append(value)

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention_core.pairs import Span
-from attention_core.settled import kind_of
+from attention_core.settled import values_of
 
 from .flat import Work
 
@@ -37,10 +37,10 @@ def keys_to_bound(work: Work) -> np.ndarray | None:
     operands = work.operands
     if operands.bias is not None or operands.sinks is not None or work.reads_once or not work.schedule.static:
         return None
-    if kind_of(operands.mask, 0, 0, "BHLD") is None:  # a caller's own rule or class may ask JAX
-        return None
     if operands.mask is None:
         return np.ones(work.keys.length, bool)
+    if values_of(operands.mask) is None:  # a caller's own rule or class may ask JAX
+        return None
     seen, asked = np.zeros(work.keys.length, bool), 0
     for tile in _tiles(work, full=True):
         seen[slice(*tile[1])] = True
