@@ -83,9 +83,11 @@ def bounds(
     if not seen.all():
         key, value = (jnp.where(seen[:, None], x, 0) for x in (key, value))
     query, key, value = (x.astype(work.spec.dtype) for x in (query, key, value))
-    squares = [jnp.max(jnp.sum(x * x, axis=-1)) for x in (query, key)]
+    limits = jnp.finfo(work.spec.dtype)
+    lost = work.spec.sizes.depth * float(limits.tiny)  # at most, where squares are too small for the dtype
+    squares = [jnp.max(jnp.sum(x * x, axis=-1)) + lost for x in (query, key)]
     columns = jnp.maximum(jnp.max(value, axis=-2), -jnp.min(value, axis=-2))
-    limits, largest = jnp.finfo(work.spec.dtype), jnp.max(columns)
+    largest = jnp.max(columns)
     below = jnp.log2(jnp.min(jnp.where(columns == 0, jnp.inf, columns))) - (limits.minexp + limits.nmant)
     above = limits.maxexp - jnp.log2(largest * work.spec.sizes.keys)
     bound = abs(work.spec.scale) * jnp.sqrt(squares[0]) * jnp.sqrt(squares[1])

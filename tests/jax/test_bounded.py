@@ -144,6 +144,13 @@ def test_squares_that_overflow_are_not_taken_for_finite() -> None:
     assert said(huge, ones, ones) == said(ones, huge, ones) == (False, False)
 
 
+def test_squares_that_vanish_are_not_taken_for_nothing() -> None:
+    tiny, ones = np.full((5, 4), 1e-22), np.ones((5, 4))
+    for given in ((tiny, ones, ones), (ones, tiny, ones)):
+        assert said(*given, scale=1e24) == (False, True)  # 400
+        assert said(*given, scale=1.0) == (True, True)
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 1e30])
 def test_keys_that_nobody_sees_change_no_bit(bad: float) -> None:
     rng = np.random.default_rng(1)
