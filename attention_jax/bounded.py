@@ -41,10 +41,10 @@ def keys_to_bound(work: Work) -> np.ndarray | None:
         return np.ones(work.keys.length, bool)
     if values_of(operands.mask) is None:  # a caller's own rule or class may ask JAX
         return None
-    seen, asked = np.zeros(work.keys.length, bool), 0
-    for tile in _tiles(work, full=True):
-        seen[slice(*tile[1])] = True
-    for tile in _tiles(work, full=False):
+    seen, whole, asked = np.zeros(work.keys.length, bool), _seen_whole(work), 0
+    for n in np.flatnonzero(whole).tolist():
+        seen[slice(*work.keys.span((n, n + 1)))] = True
+    for tile in _mixed_tiles(work, whole):
         keys = slice(*tile[1])
         if seen[keys].all():
             continue
@@ -55,14 +55,21 @@ def keys_to_bound(work: Work) -> np.ndarray | None:
     return seen
 
 
-def _tiles(work: Work, *, full: bool) -> Iterator[Tile]:
-    """Yield the tiles of the schedule in which every pair is visible, or the mixed ones."""
+def _seen_whole(work: Work) -> np.ndarray:
+    """Return which tiles of keys all queries of some strip see."""
+    whole = np.zeros(work.keys.count, bool)
+    for order, full in zip(work.schedule.order, work.schedule.full, strict=True):
+        whole[order[:full]] = True
+    return whole
+
+
+def _mixed_tiles(work: Work, whole: np.ndarray) -> Iterator[Tile]:
+    """Yield the mixed tiles of the schedule whose keys no strip sees whole."""
     schedule = work.schedule
-    for n, order in enumerate(schedule.order):
-        first, last = (0, schedule.full[n]) if full else (schedule.full[n], schedule.visited[n])
-        start = work.queries.start(n)
-        for key in map(work.keys.start, map(int, order[first:last])):
-            yield (start, start + work.queries.size), (key, key + work.keys.size)
+    for n, (order, full, visited) in enumerate(zip(schedule.order, schedule.full, schedule.visited, strict=True)):
+        mixed = order[full:visited]
+        for key in mixed[~whole[mixed]].tolist():
+            yield work.queries.span((n, n + 1)), work.keys.span((key, key + 1))
 
 
 def _visible(work: Work, tile: Tile) -> np.ndarray:
@@ -78,7 +85,7 @@ def bounds(
     """Say whether no weight ``e^s`` of these heads needs a shift, and whether all that is seen is known to be finite.
 
     A sum of weighted values must not overflow, and a row whose weights are all small must keep the digits of small
-    values: each column of values leaves room, below its largest and above.
+    values, which may be all that it sees.
     """
     if not seen.all():
         key, value = (jnp.where(seen[:, None], x, 0) for x in (key, value))
@@ -86,9 +93,9 @@ def bounds(
     limits = jnp.finfo(work.spec.dtype)
     lost = work.spec.sizes.depth * float(limits.tiny)  # at most, where squares are too small for the dtype
     squares = [jnp.max(jnp.sum(x * x, axis=-1)) + lost for x in (query, key)]
-    columns = jnp.maximum(jnp.max(value, axis=-2), -jnp.min(value, axis=-2))
-    largest = jnp.max(columns)
-    below = jnp.log2(jnp.min(jnp.where(columns == 0, jnp.inf, columns))) - (limits.minexp + limits.nmant)
+    sizes = jnp.abs(value)
+    largest = jnp.max(sizes)
+    below = jnp.log2(jnp.min(jnp.where(sizes == 0, jnp.inf, sizes))) - (limits.minexp + limits.nmant)
     above = limits.maxexp - jnp.log2(largest * work.spec.sizes.keys)
     bound = abs(work.spec.scale) * jnp.sqrt(squares[0]) * jnp.sqrt(squares[1])
     sound = (bound < jnp.inf) & (largest < jnp.inf)

@@ -21,7 +21,7 @@ __all__ = ["Operands", "Spec", "Work", "flatten", "operands_of", "spec_of", "unf
 
 _CUT = 4  # small tiles are a quarter as long
 _STEP = 2**14  # what a step of the loops costs besides its scores, in scores
-_MOST_ASKED = 2**13  # regions that a mask is asked about, while tracing, for small tiles
+_MOST_ASKED = 2**12, 16  # regions that a mask is asked about, while tracing, for small tiles: in all, and more a strip
 _MOST_TILES = 2**22  # small ones, in a table
 
 
@@ -142,18 +142,19 @@ def _plan(spec: Spec, mask: Any, pairs: Any) -> tuple[Tiling, Tiling, Schedule]:
     """Return tilings and schedule; small tiles where a static mask is narrow, so that fewer hidden pairs are met."""
     sizes, group = spec.sizes, max(1, spec.sizes.group)
 
-    def plan(cut: int, most: int | None = None) -> tuple[Tiling, Tiling, Schedule] | None:
+    def plan(cut: int) -> tuple[Tiling, Tiling, Schedule] | None:
         queries = tiling_of(sizes.queries, max(1, spec.rows // group // cut))
         keys = tiling_of(sizes.keys, max(1, spec.columns // cut))
-        if most is not None and queries.count * keys.count > _MOST_TILES:
+        if cut > 1 and queries.count * keys.count > _MOST_TILES:
             return None
+        most = _MOST_ASKED[0] + _MOST_ASKED[1] * queries.count if cut > 1 else None
         schedule = make_schedule(mask, pairs, sizes, queries, keys, most)
         return None if schedule is None else (queries, keys, schedule)
 
     def cost(queries: Tiling, keys: Tiling, schedule: Schedule) -> int:
         return int(schedule.visited.sum()) * (queries.size * group * keys.size + _STEP)
 
-    plans = [plan(1)] if mask is None or pairs is None else [plan(1), plan(_CUT, _MOST_ASKED)]
+    plans = [plan(1)] if mask is None or pairs is None else [plan(1), plan(_CUT)]
     return min((each for each in plans if each is not None), key=lambda each: cost(*each))
 
 

@@ -93,7 +93,7 @@ def test_a_class_of_the_callers_own_is_not_asked_while_tracing(mask: Any) -> Non
 
 
 def test_without_a_mask_no_tile_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("attention_jax.bounded._tiles", None)  # of a million keys there would be four million
+    monkeypatch.setattr("attention_jax.bounded._seen_whole", None)  # of a million keys there would be four million
     np.testing.assert_array_equal(keys_to_bound(work_for((4, 4))), np.ones(KEYS, bool))
 
 
@@ -125,6 +125,7 @@ def test_when_scores_are_bounded() -> None:
     assert said(x, x, ones * [1, 0, 1], scale=1.0) == (True, True)
     assert said(x, x, ones * [1, 1e-28, 1], scale=1.0) == (False, True)
     assert said(x, x, ones * 0, scale=1.0) == (True, True)
+    assert said(x, x, ones * np.asarray([1, 1, 1e-28, 1, 1])[:, None], scale=1.0) == (False, True)  # a row's, perhaps
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
