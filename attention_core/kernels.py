@@ -96,19 +96,21 @@ def choose(problem: Problem, impl: Any, weights: bool) -> Kernel:
         return _named(problem, impl, weights)
     taken, weights = problem.taken, bool(weights)
     if taken is None:
-        return _best(problem, weights)
+        return _best(problem, weights)[0]
     kernel: Kernel | None = taken.get(weights)
     if kernel is None:
-        kernel = taken[weights] = _best(problem, weights)
+        kernel = taken[weights] = _best(problem, weights)[0]
     return kernel
 
 
-def _best(problem: Problem, weights: bool) -> Kernel:
-    offered = _offered(problem.xp)
-    for kernel in offered.values():
-        if kernel.lacks(problem, weights) is None and kernel.suits(problem):
-            return kernel
-    return offered["dense"]
+def _best(problem: Problem, weights: bool) -> tuple[Kernel, Choice]:
+    offered, refused = _offered(problem.xp), dict[str, str]()
+    for name, kernel in offered.items():
+        lack = kernel.lacks(problem, weights)
+        if lack is None and kernel.suits(problem):
+            return kernel, Choice(name, "the first that suits the call", refused)
+        refused[name] = lack or "not faster for these sizes"
+    return offered["dense"], Choice("dense", "the definition", refused)
 
 
 def _offered(xp: ModuleType) -> dict[str, Kernel]:
@@ -130,18 +132,9 @@ def _named(problem: Problem, impl: Any, weights: bool) -> Kernel:
 
 def explain(problem: Problem, impl: Any, weights: bool) -> Choice:
     """Say which kernel :func:`choose` returns, why and which way, and why not those that it passed over."""
-    kernel = choose(problem, impl, weights)
-    if impl != "auto":
-        return _with_way(Choice(impl, "named by the caller", {}), kernel, problem)
-    refused: dict[str, str] = {}
-    for name, other in _offered(problem.xp).items():
-        lack = other.lacks(problem, weights)
-        if lack is None and other.suits(problem):
-            return _with_way(Choice(name, "the first that suits the call", refused), kernel, problem)
-        refused[name] = lack or "not faster for these sizes"
-    return _with_way(Choice("dense", "the definition", refused), kernel, problem)
-
-
-def _with_way(choice: Choice, kernel: Kernel, problem: Problem) -> Choice:
+    if isinstance(impl, str) and impl == "auto":
+        kernel, choice = _best(problem, weights)
+    else:
+        kernel, choice = _named(problem, impl, weights), Choice(impl, "named by the caller", {})
     way = kernel.explain(problem)
     return choice._replace(reason=f"{choice.reason}; {way}") if way else choice
