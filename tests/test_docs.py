@@ -17,6 +17,8 @@ from typing import NamedTuple
 
 import pytest
 
+from attention_core import kernels, settled
+
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 # CI runs all pages once more, with PyTorch installed.
@@ -30,6 +32,15 @@ MODULES = sorted(
 )
 BLOCK = re.compile(r"(?:^<!-- skip: (?P<reason>.+?) -->\n+)?^```python\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 DOCTEST_FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
+
+
+@pytest.fixture(autouse=True)
+def kernels_as_they_were() -> Iterator[None]:
+    """Keep the kernels that an example registers from other tests."""
+    before = dict(kernels._TABLE)
+    yield
+    kernels._TABLE.update(before)
+    settled.forget()
 
 
 class Block(NamedTuple):
